@@ -15,6 +15,7 @@ use crate::{
         dashboard::{self, DashboardArgs},
         demo::{self, DemoArgs},
         discard::DiscardArgs,
+        health::{self, HealthArgs},
         ingest::IngestArgs,
         list::ListArgs,
         pause::{PauseArgs, ResumeArgs},
@@ -167,6 +168,9 @@ pub(crate) enum Command {
     /// Count messages by handler and state, and show how far behind each handler is
     #[command(after_help = stats::HELP)]
     Stats,
+    /// Tell whether the inbox, or a process that works on it, is well
+    #[command(after_help = health::HELP)]
+    Health(HealthArgs),
     /// Summarise dead messages by handler, kind and type of error, or list them
     Dead(SummaryArgs),
     /// Summarise what is due later, or list it

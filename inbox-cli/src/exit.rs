@@ -11,6 +11,8 @@ pub(crate) enum Exit {
     No,
     /// Some input was refused and reported; everything else was stored.
     InputRefused,
+    /// What was asked about is not well.
+    Unhealthy,
     /// The input could not be read to its end; what came before was stored.
     Unread,
     /// Ctrl-C: what was under way was finished or handed back.
@@ -31,7 +33,8 @@ impl Exit {
     pub(crate) fn code(self) -> u8 {
         match self {
             Self::Ok => 0,
-            Self::Unread => FAILURE,
+            // What supervisors and containers expect of a check.
+            Self::Unread | Self::Unhealthy => FAILURE,
             // 2 is clap's for a wrong command line.
             Self::InputRefused => 3,
             Self::No => 4,
@@ -53,7 +56,8 @@ impl From<Exit> for ExitCode {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done; also `inbox process` that SIGTERM has ended, with its running handlers finished
-  1    something failed: the store, reading the input, the network, writing the output
+  1    something failed: the store, reading the input, the network, writing the output; also `inbox
+       health` of what is not well
   2    the command line is wrong
   3    some input lines were refused; all others were stored (with --strict, those before the first)
   4    the answer is no: not found, not unique, does not exist, messages ended dead

@@ -16,6 +16,8 @@ mod interrupt;
 mod lookup;
 #[cfg(feature = "mysql")]
 mod mysql_tables;
+mod notify;
+mod observe;
 mod output;
 mod progress;
 mod retention;
@@ -110,6 +112,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Dashboard(args) => commands::dashboard::run(global, args).await,
         Command::List(args) => commands::list::run(global, args).await,
         Command::Show(args) => commands::show::run(global, args).await,
+        Command::Health(args) => commands::health::run(global, args).await,
         Command::Stats => commands::stats::run(global).await,
         Command::Dead(args) => commands::dead::run(global, args).await,
         Command::Scheduled(args) => commands::scheduled::run(global, args).await,

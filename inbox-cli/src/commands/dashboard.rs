@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result};
+use anyhow::{Context as _, Result, anyhow};
 use axum_server::tls_rustls::RustlsConfig;
 use clap::Args;
 use inbox::{CancellationToken, Inbox};
@@ -17,9 +17,12 @@ use inbox_http::Token;
 
 use super::serve::{config, secret::Secret, server};
 use crate::{
-    args::{Global, wrong_usage},
+    args::{self, Global, wrong_usage},
     exit::Exit,
-    interrupt, output, store,
+    interrupt,
+    notify::{self, Notify},
+    observe::{self, Admission, Metrics, Parts},
+    output, store,
 };
 
 pub(crate) const HELP: &str = "\
@@ -31,7 +34,10 @@ Examples:
 A browser asks for a name and a password: the password is the token, and the name is what the audit log
 on standard error has of who changed what. The admin API, described at /api/openapi.json, takes the token
 as `Authorization: Bearer …` too. Without a token it is served to this machine alone, and only under the
-names localhost, 127.0.0.1 and [::1].";
+names localhost, 127.0.0.1 and [::1].
+
+GET /metrics, for Prometheus, takes the token as `Authorization: Bearer …`; GET /healthz and /readyz,
+for probes, take none.";
 
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
@@ -62,6 +68,13 @@ pub(crate) struct DashboardArgs {
     /// Link messages to their traces, such as https://jaeger.example/trace/{trace_id}
     #[arg(long, value_name = "URL")]
     pub(crate) trace_link: Option<TraceLink>,
+    /// Tell the webhook whose URL is in this environment variable of dead letters, of lag and of the
+    /// store's outages, and when they are over
+    #[arg(long, value_name = "VARIABLE")]
+    pub(crate) notify_env: Option<String>,
+    /// Tell it of a lag over this
+    #[arg(long, value_name = "TIME", default_value = "5m", value_parser = args::duration, requires = "notify_env")]
+    pub(crate) notify_max_lag: Duration,
 }
 
 /// How long requests may go on at the end.
@@ -80,9 +93,20 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
             args.listen
         ));
     }
+    let notify = notify(&args)?;
     let tls = tls(&args).await?;
     let listener = server::bind(args.listen)?;
     let store = store::open(&global.store).await?;
+    let token = interrupt::token()?;
+    let metrics = Metrics::begin(&store, &token)?;
+    let metrics = metrics.router(Admission {
+        tokens: tokens.clone(),
+        hosts: if is_open { &LOCAL } else { &[] },
+    });
+    let probes = observe::probes(Arc::clone(&store), token.clone(), Parts::default());
+    if let Some(notify) = notify {
+        tokio::spawn(notify.run(Arc::clone(&store), token.clone()));
+    }
     let mut pages = Pages {
         title: args.title,
         read_only: args.read_only,
@@ -107,7 +131,6 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
             );
         }
     }
-    let token = interrupt::token()?;
     let end = server::End {
         token: token.clone(),
         drained: CancellationToken::new(),
@@ -115,7 +138,8 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
     };
     // There are no handlers to wait for.
     end.drained.cancel();
-    server::serve(listener, tls, pages.into_router(), end).await?;
+    let router = pages.into_router().merge(metrics).merge(probes);
+    server::serve(listener, tls, router, end).await?;
     Ok(interrupt::exit_of_service(&token, true, Exit::Ok))
 }
 
@@ -148,6 +172,22 @@ impl Pages {
         }
         pages
     }
+}
+
+fn notify(args: &DashboardArgs) -> Result<Option<Notify>> {
+    let Some(variable) = &args.notify_env else {
+        return Ok(None);
+    };
+    let url = Secret::Env(variable.clone()).read();
+    let url = url.and_then(|url| notify::url(&url));
+    let url = url.map_err(|reason| anyhow!("--notify-env {variable}: {reason}"))?;
+    Ok(Some(Notify {
+        url,
+        max_lag: args.notify_max_lag,
+        interval: Notify::INTERVAL,
+        pause: Notify::PAUSE,
+        title: args.title.clone(),
+    }))
 }
 
 fn tokens(args: &DashboardArgs) -> Result<Vec<Token>> {

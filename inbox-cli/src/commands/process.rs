@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    net::SocketAddr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -21,11 +22,14 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
+use super::serve::{config, server};
 use crate::{
     args::{self, Global},
     exit::Exit,
     handler::{self, TargetArgs},
-    interrupt, output, progress,
+    interrupt,
+    observe::{self, Parts},
+    output, progress,
     retention::{self, Keep},
     store,
 };
@@ -37,6 +41,9 @@ pub(crate) struct ProcessCommandArgs {
     /// End when no message is pending or leased any more, rather than wait for new ones
     #[arg(long)]
     pub(crate) drain: bool,
+    /// Answer GET /metrics, /healthz and /readyz at this address, to all who can reach it
+    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) target: TargetArgs,
 }
@@ -112,12 +119,21 @@ pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
     let handler = handler::from_args(&args.target, &[])?;
+    let listener = args.listen.map(server::bind).transpose()?;
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
+    let parts = Parts::default();
+    let router = match listener {
+        Some(_) => Some(observe::everything(&store, &token, parts.clone())?),
+        None => None,
+    };
     let bar = progress::counter(global, "handlers run");
     let handler = Arc::new(Counted::new(handler, bar.clone(), token.clone()));
     let limit = args.processing.time_limit(&args.target);
     let processor = processor(&store, Arc::clone(&handler), &args.processing, limit)?;
+    let processor = Arc::new(processor);
+    let asked = Arc::clone(&processor);
+    parts.add(move || asked.health());
     let keep = args.processing.keep_processed;
     let name = args.processing.handler.clone();
     let work = async {
@@ -137,7 +153,32 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
             "processing messages of `{name}` at {place}; Ctrl-C to end"
         ));
     }
-    let summary = keep.during(global, &store, &name, &token, work).await??;
+    let drained = CancellationToken::new();
+    let serving = async {
+        let (Some(listener), Some(router)) = (listener, router) else {
+            return Ok(());
+        };
+        if let (false, Ok(address)) = (global.quiet, listener.local_addr()) {
+            output::note(format_args!("metrics and probes at http://{address}"));
+        }
+        let end = server::End {
+            token: token.clone(),
+            drained: drained.clone(),
+            grace: args.processing.grace,
+        };
+        tokio::select! {
+            served = server::serve(listener, None, router, end) => served,
+            // With --drain the work ends by itself.
+            () = drained.cancelled() => Ok(()),
+        }
+    };
+    let working = async {
+        let _ends = drained.clone().drop_guard();
+        keep.during(global, &store, &name, &token, work).await
+    };
+    let (summary, served) = tokio::join!(working, serving);
+    let summary = summary??;
+    served?;
     bar.finish_and_clear();
     if global.json {
         output::json(&figures(&summary))?;

@@ -27,6 +27,8 @@ mod mishaps;
 mod mongodb;
 #[cfg(feature = "mysql")]
 mod mysql;
+mod notifying;
+mod observing;
 mod operating;
 mod output;
 mod packaging;

@@ -6,7 +6,10 @@ use inbox::HandlerName;
 use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
-use super::{dashboard::Dashboard, receivers::ReceiverConfig, secret::Secret, webhooks::Webhook};
+use super::{
+    dashboard::Dashboard, metrics::Metrics, notify::NotifyConfig, receivers::ReceiverConfig,
+    secret::Secret, webhooks::Webhook,
+};
 use crate::{
     args,
     commands::process::{self, ProcessingArgs, TimeLimit},
@@ -23,6 +26,8 @@ pub(crate) struct Config {
     pub(crate) tls: Option<Tls>,
     pub(crate) api: Option<Spanned<Api>>,
     pub(crate) dashboard: Option<Spanned<Dashboard>>,
+    pub(crate) metrics: Option<Metrics>,
+    pub(crate) notify: Option<NotifyConfig>,
     /// While more messages than this wait, no new ones are taken.
     pub(crate) backlog_limit: Option<u64>,
     /// How many bytes of requests may be in memory at one time.
@@ -109,15 +114,23 @@ impl Config {
     pub(crate) fn secret_variables(&self) -> Vec<String> {
         let receivers = self.receivers.iter();
         let brokers = receivers.map(|receiver| receiver.get_ref().from.get_ref());
-        let urls = self.store.iter().map(Spanned::get_ref).chain(brokers);
+        let notify = self.notify.iter();
+        let notify = notify.map(|notify| notify.webhook.get_ref());
+        let urls = self.store.iter().map(Spanned::get_ref);
+        let urls = urls.chain(brokers).chain(notify);
         let tokens = self.api.iter().flat_map(|api| &api.get_ref().tokens);
         let dashboard = self.dashboard.iter();
         let dashboard = dashboard.flat_map(|pages| &pages.get_ref().tokens);
+        let metrics = self.metrics.iter().flat_map(|metrics| &metrics.tokens);
         let webhooks = self.webhooks.iter();
         let secrets = webhooks.flat_map(|webhook| &webhook.get_ref().secrets);
-        let all = urls
-            .filter_map(Url::secret)
-            .chain(tokens.chain(dashboard).chain(secrets).map(Spanned::get_ref));
+        let all = urls.filter_map(Url::secret).chain(
+            tokens
+                .chain(dashboard)
+                .chain(metrics)
+                .chain(secrets)
+                .map(Spanned::get_ref),
+        );
         all.filter_map(Secret::variable)
             .map(str::to_owned)
             .collect()

@@ -4,7 +4,8 @@ mod accept;
 pub(super) mod config;
 mod custom;
 mod dashboard;
-mod health;
+mod metrics;
+mod notify;
 mod plan;
 mod receivers;
 pub(super) mod secret;
@@ -12,7 +13,12 @@ pub(super) mod server;
 mod webhooks;
 mod work;
 
-use std::{net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    net::{SocketAddr, TcpListener},
+    path::PathBuf,
+    sync::Arc,
+    time::Duration,
+};
 
 use anyhow::{Context as _, Result};
 use clap::Args;
@@ -24,7 +30,9 @@ use crate::{
     args::Global,
     commands::{process, receive},
     exit::{self, Exit},
-    interrupt, output, store,
+    interrupt,
+    observe::{Metrics, Parts},
+    output, store,
 };
 
 pub(crate) const HELP: &str = "\
@@ -38,8 +46,8 @@ Every key of the configuration is in `inbox-cli/inbox.example.toml`, and docs/se
 JSON API, and workers in other languages. Secrets stand in environment variables or files, never in
 the configuration.
 
-GET /healthz answers 200 while the process lives, GET /readyz while the store can be reached and the
-process was not told to end. On SIGTERM or Ctrl-C /readyz answers 503, and claims are answered without
+GET /healthz answers 200 while the process lives and its loops turn, GET /readyz while the store can be
+reached and the process was not told to end. On SIGTERM or Ctrl-C /readyz answers 503, and claims are answered without
 messages, for as long as handlers of its own still run, within `grace`; then, or at once if there are
 none, it accepts no more connections, and requests under way have the rest of `grace`.
 
@@ -59,6 +67,9 @@ pub(crate) struct ServeArgs {
     /// Listen at this address [default: 127.0.0.1:8080]
     #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
     pub(crate) listen: Option<SocketAddr>,
+    /// Answer GET /metrics, for Prometheus, at an address of its own, without a token
+    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    pub(crate) metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) flags: Flags,
 }
@@ -140,17 +151,30 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let listener = server::bind(plan.listen)?;
+    let metrics_listener = plan.metrics_listen().map(server::bind).transpose()?;
     let store = store::open_or_create(&plan.store).await?;
     let token = interrupt::token()?;
+    let metrics = match &plan.metrics {
+        Some(_) => Some(Metrics::begin(&store, &token)?),
+        None => None,
+    };
+    let parts = Parts::default();
     let counts = Arc::new(server::Counts::default());
     let gate = match plan.backlog_limit {
         Some(limit) => Some(BacklogGate::builder(Arc::clone(&store), limit).build()?),
         None => None,
     };
-    let (router, api) = server::router(&plan, &store, &token, gate.as_ref(), Arc::clone(&counts))?;
+    let shared = server::Shared {
+        store: &store,
+        token: &token,
+        gate: gate.as_ref(),
+        metrics: metrics.as_ref(),
+        parts: &parts,
+    };
+    let (router, api) = server::router(&plan, &shared, Arc::clone(&counts))?;
     let address = listener.local_addr().context("cannot listen")?;
     if !global.quiet {
-        announce(&plan, address);
+        announce(&plan, address, metrics_listener.as_ref());
     }
     let drained = CancellationToken::new();
     let end = server::End {
@@ -159,12 +183,24 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
         grace: plan.grace,
     };
     let serving = server::serve(listener, plan.tls.clone(), router, end);
-    let working = work::run(&plan, &store, &token, &drained);
-    let receiving = receivers::run(&plan, &store, gate.as_ref(), &token);
-    let (served, worked, received) = tokio::join!(
+    let working = work::run(&plan, &shared, &drained);
+    let receiving = receivers::run(&plan, &shared);
+    let notifying = async {
+        match &plan.notify {
+            Some(notify) => {
+                let store = Arc::clone(&store);
+                notify.clone().run(store, token.clone()).await
+            }
+            None => Ok(()),
+        }
+    };
+    let measuring = server::measure(&plan, &shared, metrics_listener, &drained);
+    let (served, worked, received, measured, notified) = tokio::join!(
         cancelling(&token, serving),
         cancelling(&token, working),
-        cancelling(&token, receiving)
+        cancelling(&token, receiving),
+        cancelling(&token, measuring),
+        cancelling(&token, notifying)
     );
     if let Some(api) = api {
         // What it hands back for callers that have gone; their leases run out otherwise.
@@ -172,6 +208,8 @@ pub(crate) async fn run(global: &Global, args: ServeArgs) -> Result<Exit> {
     }
     let worked = worked?;
     served?;
+    measured?;
+    notified?;
     let received = received?;
     let figures = counts.figures();
     if global.json {
@@ -211,9 +249,12 @@ async fn cancelling<T>(
 }
 
 /// Says what is served, and what is deleted.
-fn announce(plan: &Plan, address: SocketAddr) {
+fn announce(plan: &Plan, address: SocketAddr, metrics: Option<&TcpListener>) {
     let scheme = if plan.tls.is_some() { "https" } else { "http" };
     output::note(format_args!("listening on {scheme}://{address}"));
+    if let Some(address) = metrics.and_then(|listener| listener.local_addr().ok()) {
+        output::note(format_args!("  metrics at http://{address}/metrics"));
+    }
     for line in plan.lines() {
         output::note(format_args!("  {line}"));
     }

@@ -18,6 +18,8 @@ use super::{
     Flags, ServeArgs,
     config::{Config, HandlerConfig, Janitor, Source, Tls, Wrong},
     dashboard,
+    metrics::{self, PlannedMetrics},
+    notify,
     receivers::{self, PlannedReceiver},
     secret::Secret,
     server::{self, WEBHOOK_LIMIT},
@@ -30,6 +32,7 @@ use crate::{
         process::{LONGEST_RETRY_DELAY, ProcessingArgs},
     },
     handler::{self, TargetArgs},
+    notify::Notify,
     output, store,
 };
 
@@ -41,6 +44,8 @@ pub(super) struct Plan {
     pub(super) tls: Option<RustlsConfig>,
     pub(super) api: Option<PlannedApi>,
     pub(super) dashboard: Option<Pages>,
+    pub(super) metrics: Option<PlannedMetrics>,
+    pub(super) notify: Option<Notify>,
     pub(super) backlog_limit: Option<u64>,
     pub(super) body_budget: usize,
     pub(super) webhooks: Vec<PlannedWebhook>,
@@ -83,6 +88,9 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
     let mut plan = Plan::new(&source, config).await?;
     if let Some(address) = args.listen {
         plan.listen = address;
+    }
+    if let Some(address) = args.metrics_listen {
+        plan.metrics.get_or_insert_default().listen = Some(address);
     }
     match place {
         Some(place) if global.is_default_store => {
@@ -196,6 +204,9 @@ impl Plan {
         let api = api.transpose()?;
         let dashboard = config.dashboard;
         let dashboard = dashboard.map(|config| dashboard::plan(source, config));
+        let metrics = config.metrics.as_ref();
+        let metrics = metrics.map(|config| metrics::plan(source, config));
+        let notify = config.notify.map(|config| notify::plan(source, config));
         let body_budget = body_budget(
             source,
             config.body_budget_bytes,
@@ -209,6 +220,8 @@ impl Plan {
             tls,
             api,
             dashboard: dashboard.transpose()?,
+            metrics: metrics.transpose()?,
+            notify: notify.transpose()?,
             body_budget,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
@@ -216,6 +229,11 @@ impl Plan {
             handlers: handlers(source, config.handlers, grace, &secrets)?,
             janitor: janitor(source, config.janitor)?,
         })
+    }
+
+    /// Where metrics are served, if that is not where all else is.
+    pub(super) fn metrics_listen(&self) -> Option<SocketAddr> {
+        self.metrics.as_ref()?.listen
     }
 
     /// What is served, line by line.
@@ -228,6 +246,13 @@ impl Plan {
         if let Some(pages) = &self.dashboard {
             let tokens = output::count_of(pages.tokens.len() as u64, "token");
             lines.push(format!("dashboard at {} ({tokens})", dashboard::PATH));
+        }
+        if self.metrics.as_ref().is_some_and(|m| m.listen.is_none()) {
+            lines.push("metrics at /metrics".to_owned());
+        }
+        if let Some(notify) = &self.notify {
+            let host = host(notify.url.as_str());
+            lines.push(format!("dead letters and lag are told to {host}"));
         }
         for planned in &self.webhooks {
             let webhook = &planned.webhook;
@@ -284,6 +309,15 @@ impl Plan {
             warnings.push(
                 "without [tls], tokens and messages are readable on the network; have a proxy in front \
                  that encrypts"
+                    .to_owned(),
+            );
+        }
+        if self.metrics.as_ref().is_some_and(PlannedMetrics::is_open)
+            && !self.listen.ip().is_loopback()
+        {
+            warnings.push(
+                "all who can reach the service can read /metrics, which names handlers and counts their \
+                 messages: set tokens or listen in [metrics]"
                     .to_owned(),
             );
         }

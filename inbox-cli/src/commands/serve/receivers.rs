@@ -5,7 +5,7 @@ use std::sync::Arc;
 use anyhow::{Context as _, anyhow};
 use futures_util::future::join_all;
 use inbox::{
-    BacklogGate, CancellationToken, HandlerName, Inbox, Store,
+    HandlerName, Inbox, Store,
     receiver::{IdFrom, Summary, TextFrom},
 };
 use serde::{Deserialize, Deserializer, de::Error as _};
@@ -14,6 +14,7 @@ use toml::Spanned;
 use super::{
     config::{Source, Url, Wrong, from_text},
     plan::Plan,
+    server::Shared,
     webhooks,
 };
 use crate::commands::receive::{Broker, Rules, check_is_built};
@@ -109,12 +110,10 @@ pub(super) fn plan(
 }
 
 /// Receives from all brokers until `token` is cancelled, or one of them fails for good.
-pub(super) async fn run(
-    plan: &Plan,
-    store: &Arc<dyn Inbox>,
-    gate: Option<&BacklogGate>,
-    token: &CancellationToken,
-) -> anyhow::Result<Summary> {
+pub(super) async fn run(plan: &Plan, shared: &Shared<'_>) -> anyhow::Result<Summary> {
+    let Shared {
+        store, token, gate, ..
+    } = *shared;
     let receiving = plan.receivers.iter().map(|planned| async {
         let store: Arc<dyn Store> = Arc::<dyn Inbox>::clone(store);
         let mut receiver = planned.rules.receiver(store).drain_limit(plan.grace);
@@ -124,7 +123,14 @@ pub(super) async fn run(
         let mapping = planned.rules.mapping();
         let broker = mapping.and_then(|mapping| Broker::new(&planned.url, mapping));
         let broker = broker.map_err(|reason| anyhow!("{}: {reason}", planned.name))?;
-        let ended = broker.run(&receiver.build(), token.clone()).await;
+        let receiver = Arc::new(receiver.build());
+        let (asked, name) = (Arc::clone(&receiver), planned.name.clone());
+        shared.parts.add(move || {
+            let mut health = asked.health();
+            health.name.clone_from(&name);
+            health
+        });
+        let ended = broker.run(&receiver, token.clone()).await;
         if ended.is_err() {
             // The others do not notice by themselves.
             token.cancel();

@@ -30,8 +30,11 @@ use inbox_http::{
 };
 use tokio::time::{Instant, timeout};
 
-use super::{accept::WatchingAcceptor, dashboard, health, plan::Plan};
-use crate::output;
+use super::{accept::WatchingAcceptor, dashboard, plan::Plan};
+use crate::{
+    observe::{self, Metrics, Parts},
+    output,
+};
 
 /// How long a connection may take for the head of a request, and be idle.
 const HEAD: Duration = Duration::from_secs(30);
@@ -85,14 +88,25 @@ impl fmt::Display for Figures {
     }
 }
 
+/// What all that is served and done has in common.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<'a> {
+    pub(super) store: &'a Arc<dyn Inbox>,
+    pub(super) token: &'a CancellationToken,
+    pub(super) gate: Option<&'a BacklogGate>,
+    pub(super) metrics: Option<&'a Metrics>,
+    pub(super) parts: &'a Parts,
+}
+
 /// All paths of the service. Those of supervisors are not counted.
 pub(super) fn router(
     plan: &Plan,
-    store: &Arc<dyn Inbox>,
-    token: &CancellationToken,
-    gate: Option<&BacklogGate>,
+    shared: &Shared<'_>,
     counts: Arc<Counts>,
 ) -> Result<(Router, Option<Api>)> {
+    let Shared {
+        store, token, gate, ..
+    } = *shared;
     let mut router = Router::new();
     let budget = BodyBudget::new(plan.body_budget);
     let api = plan.api.as_ref().map(|planned| {
@@ -121,11 +135,36 @@ pub(super) fn router(
         let pages = pages.on(Arc::clone(store), &plan.store);
         router = router.nest_service(dashboard::PATH, pages.into_router());
     }
-    let router = router
+    let probes = observe::probes(Arc::clone(store), token.clone(), shared.parts.clone());
+    let mut router = router
         .fallback(api::not_found)
         .layer(middleware::from_fn_with_state(counts, count))
-        .merge(health::router(Arc::clone(store), token.clone()));
+        .merge(probes);
+    if let (Some(planned), Some(metrics)) = (&plan.metrics, shared.metrics)
+        && planned.listen.is_none()
+    {
+        router = router.merge(metrics.router(planned.admission()));
+    }
     Ok((router, api))
+}
+
+/// Serves the metrics at an address of their own, until the service ends.
+pub(super) async fn measure(
+    plan: &Plan,
+    shared: &Shared<'_>,
+    listener: Option<TcpListener>,
+    drained: &CancellationToken,
+) -> Result<()> {
+    let (Some(planned), Some(metrics), Some(listener)) = (&plan.metrics, shared.metrics, listener)
+    else {
+        return Ok(());
+    };
+    let end = End {
+        token: shared.token.clone(),
+        drained: drained.clone(),
+        grace: plan.grace,
+    };
+    serve(listener, None, metrics.router(planned.admission()), end).await
 }
 
 /// GitHub's own limit, which is the largest of all providers'.

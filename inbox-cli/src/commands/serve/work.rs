@@ -6,7 +6,7 @@ use anyhow::Result;
 use inbox::{CancellationToken, Inbox, Janitor, Processor, Summary};
 use indicatif::ProgressBar;
 
-use super::plan::Plan;
+use super::{plan::Plan, server::Shared};
 use crate::commands::process::{self, Counted};
 
 /// What handlers came to.
@@ -20,14 +20,16 @@ pub(super) struct Worked {
 /// Works until `token` is cancelled. Cancels `drained` when no handler runs any more.
 pub(super) async fn run(
     plan: &Plan,
-    store: &Arc<dyn Inbox>,
-    token: &CancellationToken,
+    shared: &Shared<'_>,
     drained: &CancellationToken,
 ) -> Result<Worked> {
     let drained = drained.clone().drop_guard();
-    let janitor = janitor(plan, store)?;
+    let token = shared.token;
+    let janitor = Arc::new(janitor(plan, shared.store)?);
+    let asked = Arc::clone(&janitor);
+    shared.parts.add(move || asked.health());
     let processing = async {
-        let worked = process(plan, store, token).await;
+        let worked = process(plan, shared).await;
         drop(drained);
         worked
     };
@@ -35,7 +37,8 @@ pub(super) async fn run(
     worked
 }
 
-async fn process(plan: &Plan, store: &Arc<dyn Inbox>, token: &CancellationToken) -> Result<Worked> {
+async fn process(plan: &Plan, shared: &Shared<'_>) -> Result<Worked> {
+    let token = shared.token;
     let mut worked = Worked {
         is_orderly: true,
         ..Worked::default()
@@ -44,7 +47,7 @@ async fn process(plan: &Plan, store: &Arc<dyn Inbox>, token: &CancellationToken)
         token.cancelled().await;
         return Ok(worked);
     }
-    let mut builder = Processor::builder(Arc::clone(store)).drain_limit(plan.grace);
+    let mut builder = Processor::builder(Arc::clone(shared.store)).drain_limit(plan.grace);
     let mut all = Vec::new();
     for planned in &plan.handlers {
         let handler = Arc::clone(&planned.handler);
@@ -53,7 +56,10 @@ async fn process(plan: &Plan, store: &Arc<dyn Inbox>, token: &CancellationToken)
         all.push(Arc::clone(&handler));
         builder = builder.router(process::router(handler, &planned.args, planned.limit));
     }
-    let ended = builder.build()?.run(token.clone()).await;
+    let processor = Arc::new(builder.build()?);
+    let asked = Arc::clone(&processor);
+    shared.parts.add(move || asked.health());
+    let ended = processor.run(token.clone()).await;
     if ended.is_err() {
         // The janitor does not notice by itself.
         token.cancel();

@@ -47,6 +47,8 @@ fn the_example_is_a_good_configuration() {
             .command(&["serve", "--config", "inbox.toml", "--check"])
             .env("INBOX_TOKEN", TOKEN)
             .env("INBOX_ADMIN_TOKEN", TOKEN)
+            .env("INBOX_METRICS_TOKEN", TOKEN)
+            .env("SLACK_WEBHOOK", "https://hooks.example/hunter8")
             .env("GITHUB_WEBHOOK_SECRET", "hunter2")
             .env("TWILIO_AUTH_TOKEN", "hunter4")
             .env("OWN_SECRET", "hunter5")

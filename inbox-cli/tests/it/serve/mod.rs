@@ -6,7 +6,7 @@ mod dashboard;
 #[cfg(feature = "postgres")]
 mod outage;
 mod posting;
-mod service;
+pub(crate) mod service;
 mod stopping;
 mod webhooks;
 mod workers;

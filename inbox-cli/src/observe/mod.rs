@@ -1,0 +1,47 @@
+//! What a command that goes on tells of itself over HTTP: `/metrics`, `/healthz` and `/readyz`.
+
+mod metrics;
+mod probes;
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use anyhow::Result;
+use axum::Router;
+use inbox::{CancellationToken, Inbox, service::PartHealth};
+
+pub(crate) use self::metrics::{Admission, Metrics};
+
+/// Asks a part of this process how it does.
+type Ask = Box<dyn Fn() -> PartHealth + Send + Sync>;
+
+/// All parts of this process that run. Clones share them.
+#[derive(Clone, Default)]
+pub(crate) struct Parts(Arc<Mutex<Vec<Ask>>>);
+
+impl Parts {
+    pub(crate) fn add(&self, ask: impl Fn() -> PartHealth + Send + Sync + 'static) {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.push(Box::new(ask));
+    }
+
+    fn health(&self) -> Vec<PartHealth> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.iter().map(|ask| ask()).collect()
+    }
+}
+
+/// `/healthz` and `/readyz`. A cancelled `token` means that the process ends.
+pub(crate) fn probes(store: Arc<dyn Inbox>, token: CancellationToken, parts: Parts) -> Router {
+    probes::router(store, token, parts)
+}
+
+/// All three for whoever can reach the address.
+pub(crate) fn everything(
+    store: &Arc<dyn Inbox>,
+    token: &CancellationToken,
+    parts: Parts,
+) -> Result<Router> {
+    let metrics = Metrics::begin(store, token)?;
+    let probes = probes(Arc::clone(store), token.clone(), parts);
+    Ok(metrics.router(Admission::default()).merge(probes))
+}
