@@ -36,6 +36,7 @@ mod packaging;
 mod postgres;
 mod posting;
 mod processing;
+mod prometheus;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis-streams")]
