@@ -12,6 +12,7 @@ pub(crate) use inbox_dashboard::text::parse_duration as duration;
 use crate::{
     commands::{
         clear::ClearArgs,
+        copy::{self, CopyArgs},
         dashboard::{self, DashboardArgs},
         demo::{self, DemoArgs},
         discard::DiscardArgs,
@@ -189,6 +190,9 @@ pub(crate) enum Command {
     Purge(PurgeArgs),
     /// Delete all messages of a handler but leased ones, and with them their protection
     Clear(ClearArgs),
+    /// Copy an inbox from one store to another, and compare the two
+    #[command(after_help = copy::HELP)]
+    Copy(CopyArgs),
     /// Set the inbox up, or check that it is
     #[command(subcommand)]
     Schema(SchemaCommand),

@@ -112,6 +112,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
         Command::Dashboard(args) => commands::dashboard::run(global, args).await,
         Command::List(args) => commands::list::run(global, args).await,
         Command::Show(args) => commands::show::run(global, args).await,
+        Command::Copy(args) => commands::copy::run(global, args).await,
         Command::Health(args) => commands::health::run(global, args).await,
         Command::Stats => commands::stats::run(global).await,
         Command::Dead(args) => commands::dead::run(global, args).await,

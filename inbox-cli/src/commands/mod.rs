@@ -4,6 +4,7 @@ pub(crate) mod clear;
 pub(crate) mod completions;
 #[cfg(feature = "conformance")]
 pub(crate) mod conformance;
+pub(crate) mod copy;
 pub(crate) mod dashboard;
 pub(crate) mod dead;
 pub(crate) mod demo;

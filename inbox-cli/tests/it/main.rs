@@ -16,6 +16,7 @@
     allow(dead_code, reason = "helpers of the tests of servers")
 )]
 
+mod copying;
 mod dashboard;
 mod input;
 mod interventions;

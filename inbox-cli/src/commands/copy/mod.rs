@@ -1,0 +1,208 @@
+//! `inbox copy`: an inbox from one store to another.
+
+mod step;
+mod verify;
+
+use std::{collections::BTreeSet, sync::Arc};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Args;
+use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics};
+use serde_json::json;
+
+use self::{step::Step, verify::verify};
+use crate::{args::Global, exit::Exit, interrupt, output, progress, store};
+
+pub(crate) const HELP: &str = "\
+Messages arrive in the order of their acceptance and in their state: a processed key refuses copies, a
+dead message stays dead with its error, a pending one is due when it was. The fingerprints come too,
+so that duplicates are judged as before. Begins again with attempts: that of pending ones, their time
+to live, and with the time of copying the retention of the others. Histories stay behind.
+
+End the workers of the source before, and what stores messages there; the copy fails while messages
+are leased, and at its end when the source has changed meanwhile. Until it is done and compared,
+message by message, the target hands nothing out: its handlers are paused.
+
+If it is cut short, run it again: what is there already is passed over.
+
+Examples:
+  inbox copy --from sqlite://inbox.db --to postgres://db.example/shop
+  INBOX_COPY_FROM=… INBOX_COPY_TO=… inbox copy";
+
+#[derive(Debug, Args)]
+pub(crate) struct CopyArgs {
+    /// The inbox to copy
+    #[arg(long, value_name = "URL", env = "INBOX_COPY_FROM", hide_env = true)]
+    pub(crate) from: String,
+    /// Where to; set up if there is no inbox
+    #[arg(long, value_name = "URL", env = "INBOX_COPY_TO", hide_env = true)]
+    pub(crate) to: String,
+    /// How many messages are read at a time
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub(crate) batch: u32,
+}
+
+/// What became of the messages.
+#[derive(Debug, Default)]
+struct Report {
+    /// How many are new in the target.
+    copied: u64,
+    /// How many were there before.
+    present: u64,
+    /// What cannot be as it was, with the reason.
+    problems: Vec<(Key, String)>,
+    /// Rows of the source that cannot be read.
+    corrupt: u64,
+    /// How many have an empty payload now, because theirs was dropped.
+    without_payload: u64,
+    /// Of those in `problems`, the keys that are in the target with another state.
+    altered: BTreeSet<Key>,
+}
+
+/// How many problems are named.
+const MOST_NAMED: usize = 20;
+
+pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
+    if args.from == args.to {
+        bail!("--from and --to are the same inbox");
+    }
+    let from = store::open(&args.from).await?;
+    let to = store::open_or_create(&args.to).await?;
+    let before = from.statistics().await?;
+    let leased = before.count(State::Leased);
+    if leased > 0 {
+        bail!(
+            "{} of the source are leased: end its workers, and wait until the leases have run out",
+            output::messages(leased)
+        );
+    }
+    let token = interrupt::token()?;
+    let handlers: Vec<HandlerName> = names(&before);
+    for handler in &handlers {
+        let paused = to.pause(handler).await;
+        paused.context("cannot pause a handler of the target")?;
+    }
+    let total = State::ALL.iter().map(|state| before.count(*state)).sum();
+    let bar = progress::bar(global, "messages copied", total);
+    let mut report = Report::default();
+    let mut page = Page {
+        with_payload: true,
+        ..Page::first(args.batch)
+    };
+    loop {
+        let listing = from.list(&Filter::default(), &page).await?;
+        report.corrupt += listing.corrupt.len() as u64;
+        bar.inc(listing.records.len() as u64);
+        let step = Step::new(&*to, &listing.records);
+        step.run(&mut report).await?;
+        page.after = listing.next;
+        if page.after.is_none() {
+            break;
+        }
+        if token.is_cancelled() {
+            bar.finish_and_clear();
+            output::note("interrupted; run it again to go on. The target's handlers stay paused");
+            return Ok(interrupt::exit(&token, Exit::Ok));
+        }
+    }
+    bar.finish_and_clear();
+    verify(&*from, &*to, &mut report).await?;
+    let after = from.statistics().await?;
+    let has_changed = numbers(&before) != numbers(&after);
+    let is_good = report.problems.is_empty() && report.corrupt == 0 && !has_changed;
+    if is_good {
+        resume(&from, &to, &handlers).await?;
+    }
+    tell(global, &report, has_changed)?;
+    Ok(if is_good { Exit::Ok } else { Exit::No })
+}
+
+/// The handlers of the target work again, but for those that are paused in the source.
+async fn resume(
+    from: &Arc<dyn Inbox>,
+    to: &Arc<dyn Inbox>,
+    handlers: &[HandlerName],
+) -> Result<()> {
+    let paused = from.paused().await?;
+    for handler in &paused {
+        to.pause(handler).await?;
+    }
+    for handler in handlers.iter().filter(|handler| !paused.contains(handler)) {
+        to.resume(handler).await?;
+    }
+    Ok(())
+}
+
+fn names(statistics: &Statistics) -> Vec<HandlerName> {
+    let handlers = statistics.handlers.iter();
+    handlers
+        .map(|of_handler| of_handler.handler.clone())
+        .collect()
+}
+
+/// What does not change while nobody works on an inbox.
+fn numbers(statistics: &Statistics) -> Vec<(&HandlerName, Vec<u64>)> {
+    let handlers = statistics.handlers.iter();
+    let of = |of_handler: &inbox::HandlerStatistics| {
+        State::ALL
+            .iter()
+            .map(|state| of_handler.count(*state))
+            .collect()
+    };
+    handlers
+        .map(|of_handler| (&of_handler.handler, of(of_handler)))
+        .collect()
+}
+
+fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
+    let is_good = report.problems.is_empty() && report.corrupt == 0 && !has_changed;
+    if global.json {
+        return output::json(&json!({
+            "copied": report.copied,
+            "present": report.present,
+            "problems": report.problems.len(),
+            "corrupt": report.corrupt,
+            "without_payload": report.without_payload,
+            "source_changed": has_changed,
+            "verified": is_good,
+        }));
+    }
+    for (key, problem) in report.problems.iter().take(MOST_NAMED) {
+        let key = output::cell(&key.to_string(), usize::MAX);
+        output::note(format_args!("{key}: {problem}"));
+    }
+    let more = report.problems.len().saturating_sub(MOST_NAMED);
+    if more > 0 {
+        output::note(format_args!("and {more} more"));
+    }
+    if report.corrupt > 0 {
+        output::note(format_args!(
+            "{} of the source cannot be read",
+            output::messages(report.corrupt)
+        ));
+    }
+    if has_changed {
+        output::note("the source has changed meanwhile: end what works on it, and run this again");
+    }
+    if !is_good {
+        output::note("the target's handlers stay paused; `inbox resume` ends that");
+    }
+    if global.quiet {
+        return Ok(());
+    }
+    if report.without_payload > 0 {
+        output::note(format_args!(
+            "{} had no payload any more, and have an empty one: do not replay them without a new one",
+            output::messages(report.without_payload)
+        ));
+    }
+    let end = match is_good {
+        true => "; all are as they were",
+        false => "",
+    };
+    output::line(format!(
+        "{} copied, {} already there{end}",
+        output::messages(report.copied),
+        output::count(report.present)
+    ))
+}

@@ -1,0 +1,272 @@
+//! `inbox copy`: from store to store, killed on the way, and what then is in the target.
+
+use std::time::Duration;
+
+use inbox::{
+    AfterDead, Begun, Due, Filter, HandlerName, Inbox, Key, Kind, LeaseTerms, Message, MessageId,
+    OrderingKey, Outcome, Page, Receipt, Record, State, StoreExt as _, WorkerName,
+};
+
+use crate::support::{Place, finish};
+
+const MANY: u32 = 400;
+
+fn handler(name: &str) -> HandlerName {
+    HandlerName::new(name).unwrap()
+}
+
+fn message(of: &str, id: &str) -> Message {
+    let (id, kind) = (
+        MessageId::new(id).unwrap(),
+        Kind::new("order.placed").unwrap(),
+    );
+    let payload = format!("{{\"of\":\"{of}\",\"id\":\"{}\"}}", id.as_str());
+    let message = Message::new(handler(of), id, kind, payload);
+    message.with_header("traceparent", "00-1-2-01").unwrap()
+}
+
+fn terms() -> LeaseTerms {
+    let worker = WorkerName::new("w").unwrap();
+    LeaseTerms::new(Duration::from_secs(1), worker).unwrap()
+}
+
+async fn end(store: &dyn Inbox, message: &Message, outcome: Outcome) {
+    let Begun::Run(leased) = store.begin(message, &terms()).await.unwrap() else {
+        panic!("it may run");
+    };
+    let settled = store.settle_one(&leased.lease, outcome).await.unwrap();
+    assert_eq!(settled, inbox::Settled::Done);
+}
+
+fn dead(reason: &str, after: AfterDead) -> Outcome {
+    let reason = reason.to_owned();
+    Outcome::Dead { reason, after }
+}
+
+/// Messages of every kind, in every state that a quiet inbox has.
+async fn fill(store: &dyn Inbox) {
+    let many: Vec<_> = (0..MANY).map(|n| message("many", &n.to_string())).collect();
+    let _ = store.receive(&many).await.unwrap();
+    for (n, message) in many.iter().enumerate().take(30) {
+        let result = Some(format!("result {n}").into());
+        end(store, message, Outcome::Processed { result }).await;
+    }
+    for (n, message) in many.iter().enumerate().skip(30).take(10) {
+        end(
+            store,
+            message,
+            dead(&format!("no order {n}"), AfterDead::Continue),
+        )
+        .await;
+    }
+    for message in &many[40..45] {
+        let _ = store.discard(message.key()).await.unwrap();
+    }
+    let retry = Outcome::Retry {
+        after: Duration::from_secs(3600),
+        error: "later".to_owned(),
+    };
+    end(store, &many[45], retry).await;
+    let later = message("many", "scheduled");
+    let at = std::time::SystemTime::now() + Duration::from_secs(86_400);
+    let _ = store.receive(&[later.with_due(Due::At(at))]).await.unwrap();
+    let keyed = |id: &str, key: &str| {
+        let key = OrderingKey::new(key).unwrap();
+        message("ordered", id).with_ordering_key(key)
+    };
+    let ordered = ["1", "2", "3", "4"].map(|id| keyed(id, "free"));
+    let held = ["5", "6"].map(|id| keyed(id, "held"));
+    let _ = store.receive(&ordered).await.unwrap();
+    let _ = store.receive(&held).await.unwrap();
+    let processed = Outcome::Processed { result: None };
+    end(store, &ordered[0], processed).await;
+    end(store, &held[0], dead("poison", AfterDead::Block)).await;
+    store.pause(&handler("ordered")).await.unwrap();
+}
+
+async fn all(store: &dyn Inbox) -> Vec<Record> {
+    let page = Page {
+        with_payload: true,
+        ..Page::first(Page::MAX)
+    };
+    store.list(&Filter::default(), &page).await.unwrap().records
+}
+
+async fn connect(url: &str) -> std::sync::Arc<dyn Inbox> {
+    inbox::connect(url).await.unwrap()
+}
+
+/// The copy is killed in the middle and made again; then both have the same.
+async fn copies(place: &Place, from: &str, to: &str) {
+    let target = connect(to).await;
+    target.create().await.unwrap();
+    let arguments = ["copy", "--from", from, "--to", to];
+    let slow = [&arguments[..], &["--batch", "1"]].concat();
+    let mut child = place.start(&slow);
+    loop {
+        let statistics = target.statistics().await.unwrap();
+        let number: u64 = State::ALL
+            .iter()
+            .map(|state| statistics.count(*state))
+            .sum();
+        if number > 35 {
+            break;
+        }
+        assert_eq!(child.try_wait().unwrap(), None, "it has ended too early");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    child.kill().unwrap();
+    assert_eq!(finish(child.wait_with_output().unwrap()).code, None);
+    // What is there in part is not worked on.
+    let worker = WorkerName::new("w").unwrap();
+    let many = handler("many");
+    let claims = target.claim_for(&many, 9, Duration::from_secs(1), &worker);
+    assert!(claims.await.unwrap().leased.is_empty());
+
+    let output = place
+        .inbox(&arguments)
+        .exits(0)
+        .says("all are as they were");
+    assert!(
+        !output.stdout.contains("copied, 0 already there"),
+        "{output:?}"
+    );
+    // Once more changes nothing.
+    place.inbox(&arguments).exits(0).says("0 messages copied");
+
+    let source = connect(from).await;
+    let (originals, copies) = (all(&*source).await, all(&*target).await);
+    assert_eq!(originals.len(), copies.len());
+    for (original, copy) in originals.iter().zip(&copies) {
+        let same = |r: &Record| {
+            (
+                r.key.clone(),
+                r.kind.clone(),
+                r.headers.clone(),
+                r.ordering_key.clone(),
+                r.payload.clone(),
+                r.fingerprint,
+                r.state,
+                r.blocks_ordering_key,
+                r.result.clone(),
+            )
+        };
+        assert_eq!(same(original), same(copy));
+        if original.state == State::Dead {
+            assert_eq!(original.last_error, copy.last_error);
+        }
+        if original.state == State::Pending && original.due_at > original.accepted_at {
+            assert_eq!(original.due_at, copy.due_at, "{}", copy.key);
+        }
+    }
+    // A processed key refuses copies, and knows another message from the same.
+    let again = message("many", "3");
+    let other = Message::new(
+        handler("many"),
+        again.id().clone(),
+        again.kind().clone(),
+        "x",
+    );
+    let receipts = target.receive(&[again, other]).await.unwrap();
+    let duplicate = |differs| Receipt::Duplicate { differs };
+    assert_eq!(receipts, [duplicate(false), duplicate(true)]);
+    // The pause is that of the source.
+    assert_eq!(target.paused().await.unwrap(), [handler("ordered")]);
+    for store in [source, target] {
+        store.close().await;
+    }
+}
+
+#[cfg(feature = "postgres")]
+#[tokio::test]
+async fn an_inbox_moves_to_another_store_and_back_though_it_is_killed() {
+    let Some(postgres) = Place::on_postgres() else {
+        return;
+    };
+    let place = Place::new();
+    let first = format!("sqlite://{}", place.path("first.db").display());
+    let second = format!("sqlite://{}", place.path("second.db").display());
+    let source = connect(&first).await;
+    source.create().await.unwrap();
+    fill(&*source).await;
+    source.close().await;
+    copies(&place, &first, postgres.store()).await;
+    copies(&place, postgres.store(), &second).await;
+    // What waits in order is handed out in order, behind what holds it up not at all.
+    let end = connect(&second).await;
+    end.resume(&handler("ordered")).await.unwrap();
+    let worker = WorkerName::new("w").unwrap();
+    let ordered = handler("ordered");
+    for id in ["2", "3", "4"] {
+        let claims = end.claim_for(&ordered, 9, Duration::from_secs(60), &worker);
+        let leased = claims.await.unwrap().leased;
+        let ids: Vec<_> = leased.iter().map(|l| l.message.id().as_str()).collect();
+        assert_eq!(ids, [id]);
+        let outcome = Outcome::Processed { result: None };
+        let _ = end.settle_one(&leased[0].lease, outcome).await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn what_cannot_be_copied_is_said_and_the_target_stays_paused() {
+    let place = Place::new();
+    let from = format!("sqlite://{}", place.path("from.db").display());
+    let to = format!("sqlite://{}", place.path("to.db").display());
+    let arguments = ["copy", "--from", &from, "--to", &to];
+    place
+        .inbox(&arguments)
+        .exits(1)
+        .complains("there is no inbox");
+    place
+        .inbox(&["copy", "--from", &from, "--to", &from])
+        .exits(1);
+    let source = connect(&from).await;
+    source.create().await.unwrap();
+    let leased = source.begin(&message("h", "1"), &terms()).await.unwrap();
+    place
+        .inbox(&arguments)
+        .exits(1)
+        .complains("1 message of the source are leased");
+    let Begun::Run(leased) = leased else {
+        panic!("it may run");
+    };
+    let _ = source
+        .settle_one(&leased.lease, Outcome::Release)
+        .await
+        .unwrap();
+    let target = connect(&to).await;
+    target.create().await.unwrap();
+    let other = Message::new(
+        handler("h"),
+        message("h", "1").id().clone(),
+        Kind::new("k").unwrap(),
+        "other",
+    );
+    let _ = target
+        .receive(&[other, message("h", "of the target")])
+        .await
+        .unwrap();
+    place
+        .inbox(&arguments)
+        .exits(4)
+        .complains("another message of this key");
+    assert_eq!(target.paused().await.unwrap(), [handler("h")]);
+    // Nothing of the target was changed.
+    let key = Key {
+        handler: handler("h"),
+        id: message("h", "1").id().clone(),
+    };
+    let kept = target.get(&key).await.unwrap().unwrap();
+    assert_eq!(kept.payload.as_deref(), Some(&b"other"[..]));
+    // Without what was in the way.
+    let _ = target.discard(&key).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(5)).await;
+    let purge = inbox::PurgeRequest::new(State::Discarded, Duration::ZERO, 100).unwrap();
+    assert_eq!(target.purge(&purge).await.unwrap(), 1);
+    let output = place
+        .inbox(&[&arguments[..], &["--json"]].concat())
+        .exits(0);
+    assert_eq!(output.json()[0]["copied"], 1);
+    assert_eq!(output.json()[0]["verified"], true);
+    assert!(target.paused().await.unwrap().is_empty());
+}
