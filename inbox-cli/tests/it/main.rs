@@ -18,6 +18,7 @@
 
 mod copying;
 mod dashboard;
+mod documents;
 mod input;
 mod interventions;
 #[cfg(feature = "kafka")]
