@@ -234,8 +234,8 @@ impl MySqlOptions {
         self
     }
 
-    /// The most connections that the store opens for its operations and transactions: 10 unless set, at least
-    /// 1. Renewals of leases open one more, when transactions have all of them: they would come too late
+    /// The most connections that the store opens for its operations and transactions: 10 unless set, one at
+    /// least. Renewals of leases open one more, when transactions have all of them: they would come too late
     /// otherwise. Without effect on a pool of the caller's.
     #[must_use]
     pub fn max_connections(mut self, most: u32) -> Self {
