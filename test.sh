@@ -75,6 +75,7 @@ awk '
         print "\nBrokers"
         store("inbox_kafka", "kafka")
         store("inbox_nats", "nats")
+        store("inbox_rabbitmq", "rabbitmq")
         store("inbox_redis_streams", "redis streams")
         print "\nServers for tests"
         for (kind in server) print sprintf("%-16s", kind) server[kind] | "sort"

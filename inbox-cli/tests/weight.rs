@@ -24,10 +24,11 @@ fn packages(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 /// Each with its feature and what it brings.
-const SERVERS: [(&str, &str); 4] = [
+const SERVERS: [(&str, &str); 5] = [
     ("mongodb", "mongodb"),
     ("mysql", "sqlx-mysql"),
     ("postgres", "sqlx-postgres"),
+    ("rabbitmq", "lapin"),
     ("redis", "redis"),
 ];
 

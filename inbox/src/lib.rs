@@ -104,6 +104,7 @@
 //! |---|---|
 //! | `kafka` | Kafka and what speaks its protocol |
 //! | `nats` | NATS JetStream |
+//! | `rabbitmq` | RabbitMQ |
 //! | `redis-streams` | Redis Streams |
 //!
 //! Any other broker: implement the traits, and run the crate `source-tests` on it.
@@ -200,6 +201,9 @@ pub use inbox_nats as nats;
 /// [`connect`] is not, since it does not know the driver's transaction type.
 #[cfg(feature = "postgres")]
 pub use inbox_postgres as postgres;
+/// RabbitMQ: a source for receivers, and a publisher. TLS is its Cargo feature `tls`.
+#[cfg(feature = "rabbitmq")]
+pub use inbox_rabbitmq as rabbitmq;
 /// The Redis store, with its options. TLS is its Cargo feature `tls`.
 #[cfg(feature = "redis")]
 pub use inbox_redis as redis;

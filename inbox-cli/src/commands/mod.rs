@@ -16,7 +16,12 @@ pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;
 #[cfg_attr(
-    not(any(feature = "kafka", feature = "nats", feature = "redis-streams")),
+    not(any(
+        feature = "kafka",
+        feature = "nats",
+        feature = "rabbitmq",
+        feature = "redis-streams"
+    )),
     allow(
         unused_imports,
         unused_variables,

@@ -39,6 +39,8 @@ mod postgres;
 mod posting;
 mod processing;
 mod prometheus;
+#[cfg(feature = "rabbitmq")]
+mod rabbitmq;
 #[cfg(feature = "redis")]
 mod redis;
 #[cfg(feature = "redis-streams")]

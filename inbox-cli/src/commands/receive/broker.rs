@@ -19,7 +19,7 @@ struct Kind {
     url: &'static str,
 }
 
-const KINDS: [Kind; 3] = [
+const KINDS: [Kind; 4] = [
     Kind {
         name: "Kafka",
         schemes: &["kafka"],
@@ -33,6 +33,13 @@ const KINDS: [Kind; 3] = [
         feature: "nats",
         is_built: cfg!(feature = "nats"),
         url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER",
+    },
+    Kind {
+        name: "RabbitMQ",
+        schemes: &["amqp", "amqps"],
+        feature: "rabbitmq",
+        is_built: cfg!(feature = "rabbitmq"),
+        url: "amqp://HOST:5672/VHOST?queue=QUEUE",
     },
     Kind {
         name: "Redis Streams",
@@ -92,6 +99,8 @@ pub(crate) enum Broker {
     Kafka(Box<inbox_kafka::KafkaSource>),
     #[cfg(feature = "nats")]
     Nats(Box<inbox_nats::NatsSource>),
+    #[cfg(feature = "rabbitmq")]
+    RabbitMq(Box<inbox_rabbitmq::RabbitMqSource>),
     #[cfg(feature = "redis-streams")]
     RedisStreams(Box<inbox_redis_streams::RedisStreamsSource>),
 }
@@ -109,6 +118,11 @@ impl Broker {
             Some("NATS") => inbox_nats::NatsOptions::from_url(url)
                 .and_then(|options| inbox_nats::NatsSource::new(options, mapping))
                 .map(|source| Self::Nats(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
+            #[cfg(feature = "rabbitmq")]
+            Some("RabbitMQ") => inbox_rabbitmq::RabbitMqOptions::from_url(url)
+                .and_then(|options| inbox_rabbitmq::RabbitMqSource::new(options, mapping))
+                .map(|source| Self::RabbitMq(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
             #[cfg(feature = "redis-streams")]
             Some("Redis Streams") => inbox_redis_streams::RedisStreamsOptions::from_url(url)
@@ -132,6 +146,8 @@ impl Broker {
             Self::Kafka(ref source) => source.name(),
             #[cfg(feature = "nats")]
             Self::Nats(ref source) => source.name(),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(ref source) => source.name(),
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(ref source) => source.name(),
         }
@@ -148,6 +164,8 @@ impl Broker {
             Self::Kafka(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "nats")]
             Self::Nats(mut source) => receiver.run(&mut *source, shutdown).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMq(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(mut source) => receiver.run(&mut *source, shutdown).await,
         }

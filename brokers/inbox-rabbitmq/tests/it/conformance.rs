@@ -1,0 +1,173 @@
+//! The suite of sources: whole on quorum queues, and parts of it, in which others may differ, on quorum queues with a single
+//! active consumer and on classic queues.
+//!
+//! `INBOX_TEST_SUITE_ON=classic` or `ordered` takes the whole to these, by hand.
+
+use std::time::Duration;
+
+use async_trait::async_trait;
+use inbox_rabbitmq::RabbitMqSource;
+use inbox_source::{Envelope, Mapping};
+use source_tests::{Abilities, Broker, Failure, Harm};
+use test_servers::Server;
+use tokio::task::block_in_place;
+
+use crate::harness::{Rabbit, Setup, dead};
+
+/// A channel is a queue of the name.
+struct RabbitBroker(Rabbit);
+
+#[async_trait]
+impl Broker for RabbitBroker {
+    type Source = RabbitMqSource;
+
+    fn abilities(&self) -> Abilities {
+        // Without a single active consumer, what a lost one had may come after what the next one gets at once.
+        let is_ordered = self.0.setup.single_active_consumer;
+        Abilities {
+            stable_positions: false,
+            order_by_key: is_ordered,
+            order_across_consumers: is_ordered,
+            dead_letters: true,
+            id_property: true,
+            kind_property: true,
+            key_property: true,
+            binary_headers: true,
+            binary_payloads: true,
+            empty_payloads: true,
+            max_payload: 1_000_000,
+            // Two heartbeats, and as long again for the server to look.
+            redelivery: Duration::from_secs(12),
+        }
+    }
+
+    async fn create(&self, channel: &str) -> Result<(), Failure> {
+        self.0.create(channel).await
+    }
+
+    async fn publish(&self, channel: &str, messages: &[Envelope]) -> Result<(), Failure> {
+        self.0.publish(channel, messages).await
+    }
+
+    fn source(&self, channel: &str, mapping: Mapping) -> Result<RabbitMqSource, Failure> {
+        Ok(RabbitMqSource::new(self.0.options(channel)?, mapping)?)
+    }
+
+    async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {
+        let (waiting, delivered) = self.0.outstanding(channel).await?;
+        Ok(waiting + delivered)
+    }
+
+    async fn dead_letters(&self, channel: &str) -> Result<Vec<Vec<u8>>, Failure> {
+        self.0.payloads(&dead(channel)).await
+    }
+
+    async fn harm(&self, harm: Harm) -> Result<(), Failure> {
+        block_in_place(|| match harm {
+            Harm::Kill => self.0.harm(Server::kill),
+            Harm::Start => self.0.harm(Server::start),
+            Harm::Pause => self.0.harm(Server::pause),
+            Harm::Resume => self.0.harm(Server::resume),
+            Harm::Cut => self.0.cut(),
+        })
+    }
+
+    fn address(&self) -> Option<String> {
+        Some(self.0.name())
+    }
+
+    async fn attach(address: &str) -> Result<Self, Failure> {
+        Ok(Self(Rabbit::at(address)?))
+    }
+}
+
+fn broker(setup: Setup) -> Result<Option<RabbitBroker>, Failure> {
+    Ok(block_in_place(|| Rabbit::own(setup))?.map(RabbitBroker))
+}
+
+mod whole {
+    use super::*;
+
+    source_tests::cases!(async || -> Result<Option<RabbitBroker>, Failure> {
+        let on = std::env::var("INBOX_TEST_SUITE_ON").unwrap_or_default();
+        broker(match on.as_str() {
+            "classic" => Setup::CLASSIC,
+            "ordered" => Setup::ORDERED,
+            _ => Setup::QUORUM,
+        })
+    });
+}
+
+/// Some cases of the suite, as tests of the same names.
+macro_rules! part {
+    ($setup:expr; $($group:ident { $($name:ident,)* })*) => {
+        static BROKERS: source_tests::Brokers = source_tests::Brokers::new();
+
+        async fn make() -> Result<Option<super::RabbitBroker>, source_tests::Failure> {
+            super::broker($setup)
+        }
+
+        $(
+            mod $group {
+                $(
+                    #[test]
+                    fn $name() -> Result<(), source_tests::TestFailure> {
+                        source_tests::test(
+                            &super::BROKERS,
+                            super::make,
+                            concat!(module_path!(), "::", stringify!($name)),
+                            concat!(stringify!($group), "::", stringify!($name)),
+                        )
+                    }
+                )*
+            }
+        )*
+    };
+}
+
+/// What a single active consumer adds is order.
+mod ordered {
+    part! { crate::harness::Setup::ORDERED;
+        acknowledging {
+            what_a_shutdown_leaves_comes_again,
+            what_is_held_is_not_given_to_others,
+        }
+        broker {
+            a_kill_in_mid_flow,
+            the_order_after_cuts,
+        }
+        consumers {
+            a_consumer_dropped_at_any_moment,
+        }
+        order {
+            by_key,
+            by_key_while_consumers_come_and_go,
+        }
+    }
+}
+
+/// A classic queue has its own way to give back, to count and to restart.
+mod classic {
+    part! { crate::harness::Setup::CLASSIC;
+        acknowledging {
+            nothing_before_it_is_stored,
+            what_is_stored_and_no_more,
+            all_at_a_shutdown_in_mid_flow,
+            a_redelivery_is_the_same,
+        }
+        broker {
+            a_kill_in_mid_flow,
+            cuts_in_mid_batch,
+            an_old_delivery_acknowledges_nothing_else,
+        }
+        flow {
+            no_more_than_may_be_unacknowledged,
+        }
+        order {
+            none_lost_while_consumers_come_and_go,
+        }
+        poison {
+            it_goes_to_dead_letters,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! `inbox receive` from a queue of RabbitMQ into a file, as its user meets it.
+
+use std::{sync::LazyLock, time::Duration};
+
+use inbox::receiver::{Envelope, Publisher as _, SourceError};
+use inbox_rabbitmq::RabbitMqPublisher;
+use nix::sys::signal::Signal;
+use test_servers::{Error, Kind, Server, require_or_skip};
+
+use crate::support::{Place, finish, signal, wait_for};
+
+static RABBITMQ: LazyLock<Result<Option<Server>, Error>> =
+    LazyLock::new(|| require_or_skip(Kind::RabbitMq));
+
+fn publish(server: &str, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
+    let runtime = tokio::runtime::Runtime::new().unwrap();
+    runtime.block_on(async {
+        let publisher = RabbitMqPublisher::from_url(server).unwrap();
+        publisher.publish(messages).await
+    })
+}
+
+#[test]
+fn what_is_sent_twice_is_stored_once_and_acknowledged() {
+    let server = RABBITMQ.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    let Some(server) = server else {
+        return;
+    };
+    let place = Place::new();
+    let from = format!(
+        "{}?queue=cli-orders&create=true&dead_letters=cli-orders.dead",
+        server.url()
+    );
+    let receive = [
+        "receive",
+        "--json",
+        "--from",
+        &from,
+        "--id-from",
+        "field:/order",
+        "--kind-from",
+        "fixed:order.placed",
+        "--handler",
+        "billing",
+    ];
+    // The first one declares the queue.
+    let child = place.start(&receive);
+    let message = |n: u32| {
+        let mut message = Envelope::new("cli-orders", format!(r#"{{"order": {}}}"#, n % 50));
+        message.key = Some(format!("c-{}", n % 3));
+        message
+    };
+    let messages: Vec<_> = (0..100).map(message).collect();
+    let (first, rest) = messages.split_at(1);
+    wait_for("the queue", || publish(server.url(), first)[0].is_ok());
+    let answers = publish(server.url(), rest);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    wait_for("all to be stored", || {
+        let listed = place.inbox(&["stats", "--json"]);
+        listed.stdout.contains(r#""pending":50"#)
+    });
+    // Duplicates come to an end too.
+    std::thread::sleep(Duration::from_secs(1));
+    signal(&child, Signal::SIGTERM);
+    let output = finish(child.wait_with_output().unwrap()).exits(0);
+    let figures = &output.json()[0];
+    assert_eq!(figures["accepted"], 50, "{output:?}");
+    assert_eq!(figures["duplicates"], 50, "{output:?}");
+    let shown = place.inbox(&["show", "billing/7", "--json"]).exits(0);
+    assert_eq!(shown.json()[0]["ordering_key"], "c-1");
+
+    // They are acknowledged: nothing comes again.
+    let one = Envelope::new("cli-orders", r#"{"order": "new"}"#);
+    let answers = publish(server.url(), &[one]);
+    assert!(answers.iter().all(Result::is_ok), "{answers:?}");
+    let child = place.start(&receive);
+    wait_for("the new one", || {
+        place.inbox(&["show", "billing/new"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    let output = finish(child.wait_with_output().unwrap()).exits(0);
+    assert_eq!(output.json()[0]["received"], 1, "{output:?}");
+
+    let wrong = from.replace("guest:guest@", "guest:Secret@");
+    let output = place.inbox(&["receive", "--from", &wrong]).exits(1);
+    assert!(!output.stderr.contains("Secret"), "{output:?}");
+    output.complains("ACCESS_REFUSED");
+}
