@@ -91,7 +91,8 @@ use crate::{
 /// - Each attempt runs in a `tracing` span `handle`, with handler, kind, id, attempt and, if the
 ///   message has the header, [`traceparent`](crate::headers::TRACEPARENT) as fields. With the
 ///   feature `opentelemetry` and a layer of `tracing-opentelemetry`, the span is a child of the
-///   producer's.
+///   producer's, and has the name, the kind and the attributes of OpenTelemetry's conventions for messaging
+///   (`process billing`, consumer, `messaging.message.id`).
 /// - Panics and time-outs are failed attempts. An attempt that ends with its process is counted
 ///   too: a message that has used up its attempts is dead without being run again.
 /// - While the store cannot be reached, outcomes are kept and tried again, and nothing new is

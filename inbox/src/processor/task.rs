@@ -165,7 +165,11 @@ fn span(context: &Context) -> tracing::Span {
         id = message.id().as_str(),
         attempt = context.attempts().started,
         traceparent = tracing::field::Empty,
+        otel.kind = tracing::field::Empty,
+        otel.name = tracing::field::Empty,
     );
+    #[cfg(feature = "opentelemetry")]
+    trace::describe(&span, message);
     if let Some(traceparent) = message.headers().get(TRACEPARENT) {
         span.record("traceparent", traceparent);
         #[cfg(feature = "opentelemetry")]

@@ -1,4 +1,4 @@
-//! The producer's trace, for OpenTelemetry.
+//! The producer's trace, and what OpenTelemetry calls an attempt.
 
 use opentelemetry::{
     Context,
@@ -6,6 +6,27 @@ use opentelemetry::{
 };
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
+
+use crate::Message;
+
+/// Names an attempt's span, and gives it attributes, by OpenTelemetry's conventions for messaging. The
+/// handler is what messages are sent to.
+pub(super) fn describe(span: &Span, message: &Message) {
+    let handler = message.handler().as_str();
+    span.record("otel.kind", "consumer");
+    span.record("otel.name", format!("process {handler}"));
+    for (name, value) in [
+        ("messaging.system", "inbox"),
+        ("messaging.operation.name", "process"),
+        ("messaging.operation.type", "process"),
+        ("messaging.destination.name", handler),
+        ("messaging.message.id", message.id().as_str()),
+    ] {
+        span.set_attribute(name, value.to_owned());
+    }
+    let size = i64::try_from(message.payload().len()).unwrap_or(i64::MAX);
+    span.set_attribute("messaging.message.body.size", size);
+}
 
 /// Makes `span` a child of the span that `traceparent` names. What is not a trace context is
 /// passed over: a header is no reason to fail.

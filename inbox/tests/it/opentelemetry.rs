@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use inbox::{Context, Failure, Router};
-use opentelemetry::trace::{SpanId, TraceId, TracerProvider as _};
+use opentelemetry::trace::{SpanId, SpanKind, TraceId, TracerProvider as _};
 use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
 use tracing_subscriber::layer::SubscriberExt as _;
 
@@ -38,8 +38,29 @@ async fn each_attempt_is_a_child_of_the_producers_span() {
 
     provider.force_flush().unwrap();
     let spans = exporter.get_finished_spans().unwrap();
-    let attempts: Vec<_> = spans.iter().filter(|span| span.name == "handle").collect();
+    let attempts: Vec<_> = spans
+        .iter()
+        .filter(|span| span.name == "process billing")
+        .collect();
     assert_eq!(attempts.len(), 4);
+    for span in &attempts {
+        assert_eq!(span.span_kind, SpanKind::Consumer);
+        let attribute = |name: &str| {
+            let mut all = span.attributes.iter();
+            let found = all.find(|attribute| attribute.key.as_str() == name);
+            found.map(|attribute| attribute.value.to_string())
+        };
+        for (name, value) in [
+            ("messaging.system", "inbox"),
+            ("messaging.operation.type", "process"),
+            ("messaging.destination.name", "billing"),
+        ] {
+            assert_eq!(attribute(name).as_deref(), Some(value), "{name}");
+        }
+        let id = attribute("messaging.message.id").unwrap();
+        assert!(["1", "2", "3"].contains(&id.as_str()), "{id}");
+        assert!(attribute("messaging.message.body.size").is_some());
+    }
     let trace = TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").unwrap();
     let parent = SpanId::from_hex("b7ad6b7169203331").unwrap();
     let (children, others): (Vec<_>, Vec<_>) = attempts
