@@ -21,7 +21,7 @@ use crate::{
     exit::Exit,
     interrupt,
     notify::{self, Notify},
-    observe::{self, Admission, Metrics, Parts},
+    observe::{self, Admission, Detail, Metrics, Parts},
     output, store,
 };
 
@@ -103,7 +103,7 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
         tokens: tokens.clone(),
         hosts: if is_open { &LOCAL } else { &[] },
     });
-    let probes = observe::probes(Arc::clone(&store), token.clone(), Parts::default());
+    let probes = observe::probes(&store, &token, &Parts::default(), Detail::Brief);
     if let Some(notify) = notify {
         tokio::spawn(notify.run(Arc::clone(&store), token.clone()));
     }

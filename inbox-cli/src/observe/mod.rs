@@ -9,7 +9,10 @@ use anyhow::Result;
 use axum::Router;
 use inbox::{CancellationToken, Inbox, service::PartHealth};
 
-pub(crate) use self::metrics::{Admission, Metrics};
+pub(crate) use self::{
+    metrics::{Admission, Metrics},
+    probes::Detail,
+};
 
 /// Asks a part of this process how it does.
 type Ask = Box<dyn Fn() -> PartHealth + Send + Sync>;
@@ -31,8 +34,13 @@ impl Parts {
 }
 
 /// `/healthz` and `/readyz`. A cancelled `token` means that the process ends.
-pub(crate) fn probes(store: Arc<dyn Inbox>, token: CancellationToken, parts: Parts) -> Router {
-    probes::router(store, token, parts)
+pub(crate) fn probes(
+    store: &Arc<dyn Inbox>,
+    token: &CancellationToken,
+    parts: &Parts,
+    detail: Detail,
+) -> Router {
+    probes::router(Arc::clone(store), token.clone(), parts.clone(), detail)
 }
 
 /// All three for whoever can reach the address.
@@ -42,6 +50,6 @@ pub(crate) fn everything(
     parts: Parts,
 ) -> Result<Router> {
     let metrics = Metrics::begin(store, token)?;
-    let probes = probes(Arc::clone(store), token.clone(), parts);
+    let probes = probes(store, token, &parts, Detail::Reasons);
     Ok(metrics.router(Admission::default()).merge(probes))
 }

@@ -21,16 +21,23 @@ struct Probes {
     store: Arc<dyn Inbox>,
     token: CancellationToken,
     parts: Parts,
+    detail: Detail,
     last: Mutex<Option<(Instant, Answer)>>,
 }
 
 type Answer = (StatusCode, &'static str);
 
-pub(super) fn router(store: Arc<dyn Inbox>, token: CancellationToken, parts: Parts) -> Router {
+pub(super) fn router(
+    store: Arc<dyn Inbox>,
+    token: CancellationToken,
+    parts: Parts,
+    detail: Detail,
+) -> Router {
     let probes = Probes {
         store,
         token,
         parts,
+        detail,
         last: Mutex::new(None),
     };
     Router::new()
@@ -42,23 +49,36 @@ pub(super) fn router(store: Arc<dyn Inbox>, token: CancellationToken, parts: Par
 /// A loop that does not turn any more is mended by a restart; an outage of the store is not.
 async fn live(State(probes): State<Arc<Probes>>) -> (StatusCode, String) {
     let parts = probes.parts.health();
-    let stuck: String = parts
-        .iter()
-        .filter(|part| !part.is_live)
+    let stuck = parts.iter().filter(|part| !part.is_live);
+    let stuck: Vec<String> = stuck
         .map(|part| format!("stuck: {}\n", part.name))
         .collect();
-    match stuck.as_str() {
-        "" => (StatusCode::OK, "alive\n".to_owned()),
-        _ => (StatusCode::SERVICE_UNAVAILABLE, stuck),
-    }
+    let text = match (stuck.is_empty(), probes.detail) {
+        (true, _) => return (StatusCode::OK, "alive\n".to_owned()),
+        (false, Detail::Reasons) => stuck.concat(),
+        (false, Detail::Brief) => "stuck\n".to_owned(),
+    };
+    (StatusCode::SERVICE_UNAVAILABLE, text)
+}
+
+/// How much is told of what does not work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Detail {
+    /// Each trouble with its reason, which may name hosts and handlers.
+    Reasons,
+    /// That there is one: for an address that senders reach.
+    Brief,
 }
 
 /// The answer in the first line, and behind it what does not work at present. That alone is no reason to send no
 /// requests here, and it may be in every replica.
 async fn ready(State(probes): State<Arc<Probes>>) -> (StatusCode, String) {
     let (status, mut text) = probes.answer().await;
-    for part in probes.parts.health() {
-        text.push_str(&troubles(&part));
+    let troubles: String = probes.parts.health().iter().map(troubles).collect();
+    match probes.detail {
+        Detail::Reasons => text.push_str(&troubles),
+        Detail::Brief if troubles.is_empty() => {}
+        Detail::Brief => text.push_str("degraded: the log has the reasons\n"),
     }
     (status, text)
 }

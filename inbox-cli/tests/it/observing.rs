@@ -194,8 +194,8 @@ async fn a_store_that_is_gone_is_no_reason_for_a_restart() {
     let server = or_skip(Kind::Postgres, find_own(Kind::Postgres, &[])).unwrap();
     let Some(mut server) = server else { return };
     let place = Place::at(server.url());
-    let (service, _) = eventful(&place);
-    let base = service.base.clone();
+    let (service, metrics) = eventful(&place);
+    let base = metrics.trim_end_matches("/metrics").to_owned();
     place
         .inbox(&["health", "--at", &base])
         .exits(0)
@@ -208,6 +208,10 @@ async fn a_store_that_is_gone_is_no_reason_for_a_restart() {
     let unwell = place.inbox(&["health", "--at", &base]).exits(1);
     unwell.says("the store is unavailable");
     assert_eq!(text(&format!("{base}/healthz")).await.0, StatusCode::OK);
+    // Where senders come by, nothing is said of hosts and handlers.
+    let public = text(&format!("{}/readyz", service.base)).await;
+    let brief = "the store is unavailable\ndegraded: the log has the reasons\n";
+    assert_eq!(public, (StatusCode::SERVICE_UNAVAILABLE, brief.to_owned()));
     server.start().unwrap();
     wait_for("it to recover", || {
         let health = place.inbox(&["health", "--at", &base]);

@@ -32,7 +32,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{accept::WatchingAcceptor, dashboard, plan::Plan};
 use crate::{
-    observe::{self, Metrics, Parts},
+    observe::{self, Detail, Metrics, Parts},
     output,
 };
 
@@ -135,7 +135,7 @@ pub(super) fn router(
         let pages = pages.on(Arc::clone(store), &plan.store);
         router = router.nest_service(dashboard::PATH, pages.into_router());
     }
-    let probes = observe::probes(Arc::clone(store), token.clone(), shared.parts.clone());
+    let probes = observe::probes(store, token, shared.parts, Detail::Brief);
     let mut router = router
         .fallback(api::not_found)
         .layer(middleware::from_fn_with_state(counts, count))
@@ -148,7 +148,7 @@ pub(super) fn router(
     Ok((router, api))
 }
 
-/// Serves the metrics at an address of their own, until the service ends.
+/// Serves the metrics at an address of their own, with probes that give their reasons, until the service ends.
 pub(super) async fn measure(
     plan: &Plan,
     shared: &Shared<'_>,
@@ -164,7 +164,9 @@ pub(super) async fn measure(
         drained: drained.clone(),
         grace: plan.grace,
     };
-    serve(listener, None, metrics.router(planned.admission()), end).await
+    let probes = observe::probes(shared.store, shared.token, shared.parts, Detail::Reasons);
+    let router = metrics.router(planned.admission()).merge(probes);
+    serve(listener, None, router, end).await
 }
 
 /// GitHub's own limit, which is the largest of all providers'.
