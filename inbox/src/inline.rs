@@ -39,6 +39,38 @@
 //! # Ok(())
 //! # }
 //! ```
+//!
+//! # The same key with other content
+//! A duplicate is known by its key alone: other content under a processed key is answered as any copy is.
+//! Where a sender may use a key twice, compare fingerprints; the first copy's stays with the key, also when
+//! its payload is dropped or edited. That costs a read for each duplicate, and none for what runs.
+//!
+//! ```
+//! use inbox::inline::{Consumed, InlineConsumer};
+//! use inbox::{Bytes, HandlerName, Kind, LeaseTerms, Message, MessageId, WorkerName};
+//!
+//! # #[tokio::main(flavor = "current_thread")]
+//! # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let inbox = inbox::connect("memory://").await?;
+//! # inbox.create().await?;
+//! # let terms = LeaseTerms::new(std::time::Duration::from_secs(30), WorkerName::new("web-1")?)?;
+//! # let consumer = InlineConsumer::new(inbox.clone(), terms);
+//! let message = |payload: &'static str| -> Result<Message, inbox::Invalid> {
+//!     let kind = Kind::new("order.placed")?;
+//!     Ok(Message::new(HandlerName::new("payments")?, MessageId::new("evt-1")?, kind, payload))
+//! };
+//! let charge = async |_| Ok::<_, std::io::Error>(None::<Bytes>);
+//! let mut differing = Vec::new();
+//! for message in [message("7 euros")?, message("7 euros")?, message("9 euros")?] {
+//!     if let Consumed::Duplicate { .. } = consumer.consume(&message, charge).await? {
+//!         let first = inbox.get(&message.key()).await?;
+//!         differing.push(first.is_some_and(|first| first.fingerprint != message.fingerprint()));
+//!     }
+//! }
+//! assert_eq!(differing, [false, true]);
+//! # Ok(())
+//! # }
+//! ```
 
 mod answer;
 mod drain;
