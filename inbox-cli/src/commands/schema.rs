@@ -27,7 +27,7 @@ pub(crate) enum SchemaCommand {
     Version,
     /// Remove the inbox with all that is in it
     Drop {
-        /// Remove it. Without it, nothing is
+        /// Has to be there, since nothing brings it back
         #[arg(long, required = true)]
         yes: bool,
     },

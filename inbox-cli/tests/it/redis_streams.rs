@@ -79,6 +79,27 @@ fn what_is_sent_twice_is_stored_once_and_acknowledged() {
     let output = finish(child.wait_with_output().unwrap()).exits(0);
     assert_eq!(output.json()[0]["received"], 1, "{output:?}");
 
+    // Another group has all of them again, and only records them.
+    let audit = from.replace("billing", "audit");
+    let child = place.start(&[
+        "receive",
+        "--from",
+        &audit,
+        "--id-from",
+        "field:/order",
+        "--handler",
+        "audit",
+        "--record-only",
+    ]);
+    wait_for("all to be recorded", || {
+        place.inbox(&["show", "audit/new"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    finish(child.wait_with_output().unwrap()).exits(0);
+    let counts = place.inbox(&["stats", "--json"]).exits(0);
+    let audit = |line: &serde_json::Value| line["handler"] == "audit" && line["processed"] == 51;
+    assert!(counts.json().iter().any(audit), "{counts:?}");
+
     let wrong = format!("redis+stream://u:Secret@{address}/0?stream=s&group=g");
     let output = place.inbox(&["receive", "--from", &wrong]).exits(1);
     assert!(!output.stderr.contains("Secret"), "{output:?}");

@@ -45,6 +45,9 @@ pub(crate) struct Rules {
     /// End at the first delivery that would be rejected, and leave it to the broker
     #[arg(long)]
     pub(crate) stop_at_rejected: bool,
+    /// Store messages as processed at once: to record them and to tell duplicates. Nothing works on them
+    #[arg(long)]
+    pub(crate) record_only: bool,
     /// Store up to this many messages at a time
     #[arg(long, value_name = "N", default_value_t = 500, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) batch: u32,
@@ -78,6 +81,9 @@ impl Rules {
         }
         if self.stop_at_rejected {
             receiver = receiver.stop_at_rejected();
+        }
+        if self.record_only {
+            receiver = receiver.record_only();
         }
         receiver
     }

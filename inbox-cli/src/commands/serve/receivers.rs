@@ -37,6 +37,9 @@ pub(crate) struct ReceiverConfig {
     keep_rejected: Option<HandlerName>,
     #[serde(default)]
     stop_at_rejected: bool,
+    /// Store messages as processed at once.
+    #[serde(default)]
+    record_only: bool,
 }
 
 from_text!(
@@ -72,6 +75,7 @@ impl ReceiverConfig {
             ordering_key_from,
             keep_rejected: self.keep_rejected,
             stop_at_rejected: self.stop_at_rejected,
+            record_only: self.record_only,
             batch: 500,
         }
     }
