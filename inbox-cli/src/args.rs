@@ -17,6 +17,7 @@ use crate::{
         demo::{self, DemoArgs},
         discard::DiscardArgs,
         health::{self, HealthArgs},
+        import_keys::ImportKeysArgs,
         ingest::IngestArgs,
         list::ListArgs,
         pause::{PauseArgs, ResumeArgs},
@@ -142,6 +143,9 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Store the messages of a file or of standard input. Sets the inbox up if there is none
     Ingest(IngestArgs),
+    /// Record ids as processed, one on each line: what was handled before there was an inbox. Sets the inbox up if
+    /// there is none
+    ImportKeys(ImportKeysArgs),
     /// Store the messages of a broker, and acknowledge them. Sets the inbox up if there is none
     #[command(after_help = receive::help())]
     Receive(ReceiveArgs),

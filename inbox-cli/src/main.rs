@@ -106,6 +106,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Run(args) => commands::run::run(global, args).await,
         Command::Ingest(args) => commands::ingest::run(global, args).await,
+        Command::ImportKeys(args) => commands::import_keys::run(global, args).await,
         Command::Receive(args) => commands::receive::run(global, args).await,
         Command::Process(args) => commands::process::run(global, args).await,
         Command::Serve(args) => commands::serve::run(global, args).await,

@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     args::Global,
     exit::Exit,
-    input::{self, InputArgs, Reader, Refusals},
+    input::{self, Contents, InputArgs, Reader, Refusals},
     interrupt, output, progress, store,
 };
 
@@ -98,7 +98,7 @@ impl Ingest<'_> {
         let counts = Arc::new(Mutex::new((0, 0)));
         let (counter, counted) = (bar.clone(), Arc::clone(&counts));
         let stored = self.stored;
-        let receiver = Receiver::builder(store)
+        let mut receiver = Receiver::builder(store)
             .batch_size(self.args.batch as usize)
             .fan_out(self.handlers.iter().cloned())
             .on_batch(move |batch| {
@@ -107,9 +107,11 @@ impl Ingest<'_> {
                 counts.0 += batch.accepted as u64;
                 counts.1 += batch.duplicates as u64;
                 stored.send_replace(());
-            })
-            .build();
-        let result = receiver.run(&mut source, shutdown).await;
+            });
+        if self.args.contents == Contents::Key {
+            receiver = receiver.record_only();
+        }
+        let result = receiver.build().run(&mut source, shutdown).await;
         bar.finish_and_clear();
         let stopped = match result {
             Ok(_) => false,

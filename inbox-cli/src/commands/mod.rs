@@ -10,6 +10,7 @@ pub(crate) mod dead;
 pub(crate) mod demo;
 pub(crate) mod discard;
 pub(crate) mod health;
+pub(crate) mod import_keys;
 pub(crate) mod ingest;
 pub(crate) mod list;
 pub(crate) mod pause;

@@ -6,11 +6,12 @@ use inbox::{
     fields::{Document, join_ids},
 };
 
-use super::InputArgs;
+use super::{Contents, InputArgs};
 
 /// How to read lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Format {
+    contents: Contents,
     /// The fields of which the id is joined; none means the `id` of a CloudEvent.
     id_fields: Vec<String>,
     /// The field of the kind in other NDJSON; without it, lines are CloudEvents.
@@ -18,12 +19,15 @@ pub(crate) struct Format {
     ordering_field: Option<String>,
 }
 
+/// The kind of messages of which only the id is known.
+const IMPORTED: &str = "imported";
 /// What to do about lines that are no CloudEvents.
 const OTHER_NDJSON: &str = "(for other NDJSON use --id-field and --kind-field)";
 
 impl Format {
     pub(crate) fn new(args: &InputArgs) -> Self {
         Self {
+            contents: args.contents,
             id_fields: args.id_fields.clone(),
             kind_field: args.kind_field.clone(),
             ordering_field: args.ordering_field.clone(),
@@ -33,6 +37,9 @@ impl Format {
     /// The message of one line, for `handler`. Errors say what is wrong without repeating the
     /// line's contents.
     pub(crate) fn message(&self, line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+        if self.contents == Contents::Key {
+            return key(line, handler);
+        }
         if self.id_fields.is_empty() && self.ordering_field.is_none() {
             return cloud_event(line, handler);
         }
@@ -82,6 +89,14 @@ fn required(line: Document<'_>, field: &str) -> Result<String, String> {
     found.ok_or_else(|| format!("no field {field}"))
 }
 
+/// A message of which no more is known than its id.
+fn key(line: &[u8], handler: &HandlerName) -> Result<Message, String> {
+    let id = std::str::from_utf8(line).map_err(|_| "is not UTF-8")?;
+    let id = MessageId::new(id).map_err(text)?;
+    let kind = Kind::new(IMPORTED).map_err(text)?;
+    Ok(Message::new(handler.clone(), id, kind, ""))
+}
+
 /// The message of a CloudEvent in the JSON format, for `handler`.
 pub(crate) fn cloud_event(line: &[u8], handler: &HandlerName) -> Result<Message, String> {
     event(line)?.into_message(handler.clone()).map_err(text)
@@ -104,6 +119,7 @@ mod tests {
 
     fn format(ids: &[&str], kind: Option<&str>, ordering: Option<&str>) -> Format {
         Format {
+            contents: Contents::Message,
             id_fields: ids.iter().map(ToString::to_string).collect(),
             kind_field: kind.map(Into::into),
             ordering_field: ordering.map(Into::into),

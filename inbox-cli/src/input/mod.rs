@@ -19,11 +19,23 @@ pub(crate) use self::{
 };
 use clap::Args;
 
+/// What stands on a line.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Contents {
+    /// A message in JSON.
+    #[default]
+    Message,
+    /// The id of a message that was handled without an inbox.
+    Key,
+}
+
 #[derive(Debug, Args)]
 pub(crate) struct InputArgs {
     /// NDJSON: CloudEvents 1.0, or anything with --id-field and --kind-field; - is standard input
     #[arg(value_name = "FILE")]
     pub(crate) file: PathBuf,
+    #[arg(skip)]
+    pub(crate) contents: Contents,
     /// Take the message id from this field rather than from CloudEvents `id`. A field name, or a
     /// JSON pointer such as /order/id. Repeat it to join several with `#` (one within a field
     /// becomes `\#`): where several producers may use the same ids, `--id-field source --id-field

@@ -122,6 +122,28 @@ fn bytes_that_are_not_utf8_harm_only_their_line() {
 }
 
 #[test]
+fn what_was_handled_before_is_a_duplicate() {
+    on_every_store(|place| {
+        place
+            .inbox_with(
+                &["import-keys", "-", "--handler", "billing"],
+                b"evt-1\nevt-2\n\nevt-1\n\xff\n",
+            )
+            .exits(3)
+            .says("2 accepted, 1 duplicate, 1 line refused")
+            .complains("line 5: is not UTF-8");
+        let input = [event("evt-1", "t", "{}"), event("evt-3", "t", "{}")].concat();
+        place
+            .inbox_with(&["ingest", "-", "--handler", "billing"], input.as_bytes())
+            .exits(0)
+            .says("1 accepted, 1 duplicate");
+        assert_eq!(place.stats().pending, 1);
+        let shown = place.inbox(&["show", "billing/evt-2", "--json"]).exits(0);
+        assert_eq!(shown.json()[0]["state"], "processed");
+    });
+}
+
+#[test]
 fn strict_stops_at_the_first_bad_line_and_keeps_what_came_before() {
     let place = Place::new();
     let input = [
