@@ -117,10 +117,9 @@ mod tests {
         let field = |name: &'static str, value: &'static str| (name.into(), value.into());
         let fields: Vec<Field> = vec![field("order", "7"), field("note", "a \"quote\"")];
         let arrived = envelope("orders", "1-0", PAYLOAD, &fields);
-        assert_eq!(
-            &arrived.payload[..],
-            br#"{"note":"a \"quote\"","order":"7"}"#
-        );
+        let payload: Value = serde_json::from_slice(&arrived.payload).unwrap();
+        let object = serde_json::json!({"note": "a \"quote\"", "order": "7"});
+        assert_eq!(payload, object);
         assert_eq!(arrived.content_type.as_deref(), Some("application/json"));
         assert_eq!(arrived.header("order"), Some("7"));
     }
