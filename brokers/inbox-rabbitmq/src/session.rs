@@ -26,6 +26,8 @@ use crate::{
 
 type Outcome<T> = Result<T, SourceError>;
 
+/// How long connecting may take, and then finding the queue and becoming its consumer.
+const CONNECT_LIMIT: Duration = Duration::from_secs(8);
 /// How long the server may take for an answer.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// How long an orderly end may take.
@@ -52,33 +54,29 @@ pub(crate) struct Session {
 impl Session {
     /// Connects, finds or declares the queue, and consumes at most `most` messages at a time.
     pub(crate) async fn open(options: &RabbitMqOptions, most: usize) -> Outcome<(Self, Consumer)> {
-        let connection = connect(&options.connection).await?;
-        let opening = |error| transient("opening a channel", error);
-        let channel = connection.create_channel().await.map_err(opening)?;
-        let queue = ShortString::from(options.queue.as_str());
-        let waiting = find_queue(&channel, options).await?;
-        let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
-        let consuming = |error| transient("consuming", error);
-        let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-        qos.await.map_err(consuming)?;
-        let consumer = channel.basic_consume(
-            queue.clone(),
-            ShortString::default(),
-            BasicConsumeOptions::default(),
-            FieldTable::default(),
-        );
-        let consumer = consumer.await.map_err(consuming)?;
+        let late = |_| SourceError::transient("connecting: the server did not answer in time");
+        let connecting = timeout(CONNECT_LIMIT, connect(&options.connection)).await;
+        let connection = connecting.map_err(late)??;
+        let consuming = timeout(CONNECT_LIMIT, consume(&connection, options, most)).await;
+        let (channel, consumer, waiting) = match consuming.map_err(late).flatten() {
+            Ok(consuming) => consuming,
+            Err(error) => {
+                // Not by dropping it: the client keeps a connection whose consumer was being made.
+                let closing = connection.close(REPLY_SUCCESS, ShortString::from("closing"));
+                let _ = timeout(END_LIMIT, closing).await;
+                return Err(error);
+            }
+        };
         let session = Self {
             connection,
             channel,
-            queue,
+            queue: ShortString::from(options.queue.as_str()),
             held: Held::default(),
             lost: Flag::default(),
             lag: AtomicU64::new(u64::from(waiting)),
         };
         Ok((session, consumer))
     }
-
     /// Whether answers still go to the channel that the delivery came from.
     pub(crate) fn check(&self) -> Outcome<()> {
         if self.lost.is_set() || !self.is_connected() {
@@ -188,6 +186,29 @@ impl Session {
             Err(_) => Err(transient("closing", "no answer in time")),
         }
     }
+}
+
+/// A channel that consumes at most `most` messages at a time, and how many wait in the queue.
+async fn consume(
+    connection: &lapin::Connection,
+    options: &RabbitMqOptions,
+    most: usize,
+) -> Outcome<(Channel, Consumer, u32)> {
+    let opening = |error| transient("opening a channel", error);
+    let channel = connection.create_channel().await.map_err(opening)?;
+    let waiting = find_queue(&channel, options).await?;
+    let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
+    let consuming = |error| transient("consuming", error);
+    let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
+    qos.await.map_err(consuming)?;
+    let consumer = channel.basic_consume(
+        ShortString::from(options.queue.as_str()),
+        ShortString::default(),
+        BasicConsumeOptions::default(),
+        FieldTable::default(),
+    );
+    let consumer = consumer.await.map_err(consuming)?;
+    Ok((channel, consumer, waiting))
 }
 
 /// A connection that is used until it is lost for the first time.

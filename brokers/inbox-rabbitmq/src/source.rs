@@ -1,19 +1,17 @@
 //! Consumes a queue.
 
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use futures_util::StreamExt as _;
 use inbox_source::{Flow, Mapping, Positions, Source, SourceError};
 use lapin::{Consumer, message::Delivery};
-use tokio::{runtime::Handle, task::JoinHandle, time::timeout};
+use tokio::{runtime::Handle, task::JoinHandle};
 
 use crate::{
     RabbitMqDelivery, RabbitMqOptions, envelope::envelope, error::transient, flag::Flag,
     options::invalid, session::Session,
 };
 
-/// How long connecting may take, with finding the queue.
-const CONNECT_LIMIT: Duration = Duration::from_secs(15);
 const UNSTABLE: &str = "RabbitMQ numbers deliveries on each channel, so a delivery tag is another one when a \
                         message comes again";
 
@@ -54,14 +52,9 @@ impl Drop for Open {
 }
 
 /// The next connection, made by a task of its own: the receiver may drop [`Source::next`] at any time, and an
-/// attempt would otherwise begin again and again.
+/// attempt would otherwise begin again and again. It is never aborted: what the server has given to a consumer that was just
+/// made would stay with a connection that nobody closes. One that nobody waits for is closed when it is there.
 struct Opening(JoinHandle<Outcome<Open>>);
-
-impl Drop for Opening {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
-}
 
 impl RabbitMqSource {
     /// A source that connects when it is first asked.
@@ -86,14 +79,7 @@ impl RabbitMqSource {
         if self.open.is_none() {
             let opening = self.opening.get_or_insert_with(|| {
                 let (options, most) = (self.options.clone(), self.max_unacknowledged);
-                Opening(tokio::spawn(async move {
-                    let opened = timeout(CONNECT_LIMIT, open(&options, most)).await;
-                    opened.unwrap_or_else(|_| {
-                        Err(SourceError::transient(
-                            "connecting: the server did not answer in time",
-                        ))
-                    })
-                }))
+                Opening(tokio::spawn(async move { open(&options, most).await }))
             });
             let opened = (&mut opening.0).await;
             self.opening = None;
