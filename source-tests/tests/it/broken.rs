@@ -180,7 +180,8 @@ impl Source for BrokenSource {
             Defect::AcknowledgesAllHandedOut | Defect::CommitsAtRevocation => {
                 push(&self.handed_out, delivery.clone());
             }
-            Defect::LosesAbandonedWaits => tokio::task::yield_now().await,
+            // Longer than most waits of the case; timers count in milliseconds.
+            Defect::LosesAbandonedWaits => tokio::time::sleep(Duration::from_millis(2)).await,
             _ => {}
         }
         Ok(Some(BrokenDelivery {
