@@ -176,7 +176,7 @@ impl Reader {
         of_claim(answer).ok_or_else(|| unreadable(doing))
     }
 
-    /// In order, those that are not in somebody's hands already. Waits while the receiver takes none.
+    /// In order, those that are not handed out already. Waits while the receiver takes none.
     async fn hand_out(
         &mut self,
         connection: &mut MultiplexedConnection,

@@ -43,7 +43,7 @@ pub(crate) fn probes(
     probes::router(Arc::clone(store), token.clone(), parts.clone(), detail)
 }
 
-/// All three for whoever can reach the address.
+/// All three for all who can reach the address.
 pub(crate) fn everything(
     store: &Arc<dyn Inbox>,
     token: &CancellationToken,
