@@ -1,6 +1,6 @@
 //! How MongoDB keeps the order of one key: in several requests, each a step of its own.
 //!
-//! Whatever may let another message of a key through marks a document in the same write. Whoever sees a mark looks at the key,
+//! Whatever may let another message of a key through marks a document in the same write. A worker that sees a mark looks at the key,
 //! moves the lane `Claimable` to the message that should have it, and only then takes away the marks that were there before
 //! the look. A claim leases first and looks afterwards: it keeps a message only if it is the earliest open one and no
 //! other is leased. A worker may die between any two steps.

@@ -289,12 +289,9 @@ impl Protocol {
     fn lease(world: &mut World, number: usize) -> u8 {
         world.token += 1;
         let token = world.token;
-        let workers = world.workers.clone();
+        let is_held = Self::is_held(world, number);
         if let Some(message) = world.messages.get_mut(number) {
-            let holds = |held: &Option<Held>| {
-                held.is_some_and(|held| held.message == number && held.token == message.token)
-            };
-            if message.state == (State::Leased { valid: true }) && workers.iter().any(holds) {
+            if message.state == (State::Leased { valid: true }) && is_held {
                 world.broken = Some(Rule::TwoHolders);
             }
             message.state = State::Leased { valid: true };
@@ -357,17 +354,10 @@ impl Protocol {
     fn is_over(world: &World) -> bool {
         let is_final = |message: &Message| {
             matches!(message.state, State::Processed | State::Dead)
-                // Purged.
-                || (message.state == State::Absent && message.accepted == 0 && world.purges_done(message))
+                // Purged, and delivered no more.
+                || (message.state == State::Absent && message.seq > 0 && message.copies == 0)
         };
         world.messages.iter().all(is_final)
-    }
-}
-
-impl World {
-    /// A message that is not there was there, and nothing is delivered any more.
-    fn purges_done(&self, message: &Message) -> bool {
-        message.copies == 0 && message.seq > 0
     }
 }
 
