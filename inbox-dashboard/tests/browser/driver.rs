@@ -3,7 +3,7 @@
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use axum::Router;
-use thirtyfour::prelude::*;
+use thirtyfour::{error::WebDriverErrorInner, prelude::*};
 use tokio::{
     net::TcpListener,
     process::{Child, Command},
@@ -11,7 +11,10 @@ use tokio::{
 };
 
 /// How long a page may take to show what is expected of it.
-const PATIENCE: Duration = Duration::from_secs(20);
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long to wait between two looks.
+const INTERVAL: Duration = Duration::from_millis(100);
 
 pub(crate) const WIDE: (u32, u32) = (1280, 900);
 
@@ -89,9 +92,8 @@ impl Browser {
         self.driver.current_url().await.unwrap().to_string()
     }
 
-    async fn text(&self) -> String {
-        let body = self.driver.find(By::Tag("body")).await.unwrap();
-        body.text().await.unwrap_or_default()
+    async fn text(&self) -> WebDriverResult<String> {
+        self.driver.find(By::Tag("body")).await?.text().await
     }
 
     /// Waits until the page shows it.
@@ -99,41 +101,82 @@ impl Browser {
         let begun = Instant::now();
         loop {
             let shown = self.text().await;
-            if shown.contains(text) {
+            if shown.as_ref().is_ok_and(|shown| shown.contains(text)) {
                 return;
             }
             let url = self.url().await;
-            assert!(begun.elapsed() < PATIENCE, "no {text:?} at {url}: {shown}");
-            sleep(Duration::from_millis(100)).await;
+            assert!(
+                begun.elapsed() < PATIENCE,
+                "no {text:?} at {url}: {shown:?}"
+            );
+            sleep(INTERVAL).await;
         }
     }
 
+    /// Waits until the address ends so.
+    pub(crate) async fn is_at(&self, end: &str) {
+        let begun = Instant::now();
+        loop {
+            let url = self.url().await;
+            if url.ends_with(end) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{url} does not end with {end}");
+            sleep(INTERVAL).await;
+        }
+    }
+
+    /// Does something with an element, which need not be there yet: the page may still be loading, or be
+    /// about to renew a part of itself.
+    async fn with<'a, F>(&'a self, by: By, action: impl Fn(WebElement) -> F)
+    where
+        F: Future<Output = WebDriverResult<()>> + 'a,
+    {
+        let begun = Instant::now();
+        loop {
+            let done = async { action(self.driver.find(by.clone()).await?).await };
+            match done.await {
+                Ok(()) => return,
+                Err(error) if is_not_there_yet(&error) && begun.elapsed() < PATIENCE => {
+                    sleep(INTERVAL).await;
+                }
+                Err(error) => panic!("{by:?} at {}: {error}", self.url().await),
+            }
+        }
+    }
+
+    async fn click(&self, by: By) {
+        self.with(by, |element| async move { element.click().await })
+            .await;
+    }
+
     pub(crate) async fn follow(&self, text: &str) {
-        let link = self.driver.find(By::LinkText(text)).await.unwrap();
-        link.click().await.unwrap();
+        self.click(By::LinkText(text)).await;
     }
 
     pub(crate) async fn press(&self, label: &str) {
         let path = format!("//button[normalize-space()=\"{label}\"]");
-        let button = self.driver.find(By::XPath(path)).await.unwrap();
-        button.click().await.unwrap();
+        self.click(By::XPath(path)).await;
     }
 
     pub(crate) async fn tick(&self, label: &str) {
         let path = format!("//input[@aria-label=\"{label}\"]");
-        let field = self.driver.find(By::XPath(path)).await.unwrap();
-        field.click().await.unwrap();
+        self.click(By::XPath(path)).await;
     }
 
     pub(crate) async fn fill(&self, name: &str, text: &str) {
-        let field = self.driver.find(By::Name(name)).await.unwrap();
-        field.clear().await.unwrap();
-        field.send_keys(text).await.unwrap();
+        self.with(By::Name(name), |field| async move {
+            field.clear().await?;
+            field.send_keys(text).await
+        })
+        .await;
     }
 
     pub(crate) async fn tab_and_enter(&self) {
-        let body = self.driver.find(By::Tag("body")).await.unwrap();
-        body.send_keys(Key::Tab + Key::Enter).await.unwrap();
+        self.with(By::Tag("body"), |body| async move {
+            body.send_keys(Key::Tab + Key::Enter).await
+        })
+        .await;
     }
 
     pub(crate) async fn resize(&self, width: u32, height: u32) {
@@ -170,6 +213,17 @@ impl Browser {
         self.driver.quit().await.unwrap();
         assert!(complaints.is_empty(), "{complaints:#?}");
     }
+}
+
+/// Whether nothing was done, because the element is not there, or not in a state to be used.
+fn is_not_there_yet(error: &WebDriverError) -> bool {
+    matches!(
+        error.as_inner(),
+        WebDriverErrorInner::NoSuchElement(_)
+            | WebDriverErrorInner::StaleElementReference(_)
+            | WebDriverErrorInner::ElementNotInteractable(_)
+            | WebDriverErrorInner::ElementClickIntercepted(_)
+    )
 }
 
 async fn free_port() -> u16 {

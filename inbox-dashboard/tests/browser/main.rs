@@ -160,7 +160,7 @@ async fn an_operator_mends_what_an_outage_has_left() {
     // By keyboard alone: the first stop leads past the menu.
     browser.go("dead").await;
     browser.tab_and_enter().await;
-    assert!(browser.url().await.ends_with("#content"));
+    browser.is_at("#content").await;
 
     for (name, page) in [
         ("phone-overview", "overview"),
