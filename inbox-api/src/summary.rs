@@ -1,9 +1,6 @@
 //! Dead, scheduled and other messages in groups.
 
-use std::{
-    collections::{BTreeMap, btree_map},
-    time::SystemTime,
-};
+use std::time::SystemTime;
 
 use async_trait::async_trait;
 
@@ -23,6 +20,22 @@ pub struct MessageSummary {
     pub corrupt: u64,
     /// Whether these are all. If not, they are the latest accepted, as many as the limit said.
     pub is_complete: bool,
+}
+
+impl MessageSummary {
+    /// Adds a message that was accepted before those added so far, for one who reads a listing, newest first,
+    /// at a pace of their own.
+    pub fn add(&mut self, record: Record) {
+        self.messages += 1;
+        let one = MessageGroup::of(record);
+        let place = self
+            .groups
+            .binary_search_by(|group| group.name().cmp(&one.name()));
+        match place {
+            Ok(place) => self.groups[place].add(one),
+            Err(place) => self.groups.insert(place, one),
+        }
+    }
 }
 
 /// Messages of one handler, one kind, and one type or shape of last error.
@@ -48,6 +61,41 @@ pub struct MessageGroup {
     pub sample: Key,
     /// Its last error.
     pub sample_error: Option<String>,
+}
+
+impl MessageGroup {
+    fn of(record: Record) -> Self {
+        let error = record.last_error.as_deref();
+        Self {
+            error_type: error.and_then(ErrorType::of),
+            error_shape: error.and_then(error_shape),
+            handler: record.key.handler.clone(),
+            kind: record.kind,
+            messages: 1,
+            accepted: Span::at(record.accepted_at),
+            due: Span::at(record.due_at),
+            finished: record.finished_at.map(Span::at),
+            sample: record.key,
+            sample_error: record.last_error,
+        }
+    }
+
+    /// What tells it from other groups, in their order.
+    fn name(&self) -> (&HandlerName, &Kind, &Option<ErrorType>, &Option<String>) {
+        let (kind, error_type) = (&self.kind, &self.error_type);
+        (&self.handler, kind, error_type, &self.error_shape)
+    }
+
+    /// Adds one of the same name. What was added first stays the sample.
+    fn add(&mut self, other: Self) {
+        self.messages += other.messages;
+        self.accepted = self.accepted.and(other.accepted);
+        self.due = self.due.and(other.due);
+        self.finished = match (self.finished, other.finished) {
+            (Some(span), Some(other)) => Some(span.and(other)),
+            (span, other) => span.or(other),
+        };
+    }
 }
 
 /// The first and the last of several times, by the store's clock.
@@ -85,7 +133,6 @@ pub trait OperateExt: Operate {
     /// # Errors
     /// As [`Operate::list`].
     async fn summarize(&self, filter: &Filter, limit: u64) -> Result<MessageSummary> {
-        let mut groups = Groups::new();
         let mut summary = MessageSummary::default();
         let mut page = Page {
             newest_first: true,
@@ -99,15 +146,11 @@ pub trait OperateExt: Operate {
                 corrupt,
                 next,
             } = self.list(filter, &page).await?;
-            summary.messages += records.len() as u64;
             summary.corrupt += corrupt.len() as u64;
             summary.is_complete = next.is_none();
             page.after = next;
-            records
-                .into_iter()
-                .for_each(|record| add(&mut groups, record));
+            records.into_iter().for_each(|record| summary.add(record));
         }
-        summary.groups = groups.into_values().collect();
         Ok(summary)
     }
 }
@@ -148,45 +191,4 @@ pub fn error_shape(error: &str) -> Option<String> {
         rest = behind;
     }
     Some(shape.chars().take(SHAPE).collect())
-}
-
-type Groups = BTreeMap<(HandlerName, Kind, Option<ErrorType>, Option<String>), MessageGroup>;
-
-/// Adds a record that was accepted before those added so far.
-fn add(groups: &mut Groups, record: Record) {
-    let error_type = record.last_error.as_deref().and_then(ErrorType::of);
-    let error_shape = record.last_error.as_deref().and_then(error_shape);
-    let one = MessageGroup {
-        handler: record.key.handler.clone(),
-        kind: record.kind,
-        error_type,
-        error_shape,
-        messages: 1,
-        accepted: Span::at(record.accepted_at),
-        due: Span::at(record.due_at),
-        finished: record.finished_at.map(Span::at),
-        sample: record.key,
-        sample_error: record.last_error,
-    };
-    let group = (
-        one.handler.clone(),
-        one.kind.clone(),
-        one.error_type.clone(),
-        one.error_shape.clone(),
-    );
-    match groups.entry(group) {
-        btree_map::Entry::Vacant(place) => {
-            place.insert(one);
-        }
-        btree_map::Entry::Occupied(mut place) => {
-            let group = place.get_mut();
-            group.messages += 1;
-            group.accepted = group.accepted.and(one.accepted);
-            group.due = group.due.and(one.due);
-            group.finished = match (group.finished, one.finished) {
-                (Some(span), Some(other)) => Some(span.and(other)),
-                (span, other) => span.or(other),
-            };
-        }
-    }
 }

@@ -9,7 +9,7 @@ use axum::{Router, http::HeaderName};
 use inbox::{Inbox, service::Health};
 use inbox_http::Token;
 
-use crate::{TraceLink, access::Access, jobs::Jobs, routes, watch::Watch};
+use crate::{TraceLink, access::Access, jobs::Jobs, routes, tally::Tallies, watch::Watch};
 
 /// A dashboard of the inbox in `store`, to be set up further and mounted. See the [crate](crate).
 #[must_use]
@@ -134,6 +134,7 @@ impl Dashboard {
             access: self.access,
             options: self.options,
             watch: Arc::default(),
+            tallies: Tallies::default(),
             jobs: Jobs::default(),
             watching: Once::new(),
         }))
@@ -155,6 +156,7 @@ pub(crate) struct Shared {
     pub(crate) access: Access,
     pub(crate) options: Options,
     pub(crate) watch: Arc<Watch>,
+    pub(crate) tallies: Tallies,
     pub(crate) jobs: Jobs,
     watching: Once,
 }
@@ -166,5 +168,11 @@ impl Shared {
             let watch = Arc::downgrade(&self.watch);
             tokio::spawn(Watch::run(watch, Arc::clone(&self.store)));
         });
+    }
+
+    /// Forgets what was read, as after a change.
+    pub(crate) async fn renew(&self) {
+        self.watch.renew().await;
+        self.tallies.forget();
     }
 }

@@ -56,6 +56,7 @@ mod pages;
 mod query;
 mod reading;
 mod routes;
+mod tally;
 pub mod text;
 mod trace_link;
 pub mod view;

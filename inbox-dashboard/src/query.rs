@@ -156,8 +156,16 @@ pub(crate) enum Beyond {
     NoError,
 }
 
-impl Beyond {
+impl Selection {
+    /// Whether it means a record that its filter means.
     pub(crate) fn means(&self, record: &Record) -> bool {
+        let beyond = self.beyond.as_ref();
+        beyond.is_none_or(|beyond| beyond.means(record))
+    }
+}
+
+impl Beyond {
+    fn means(&self, record: &Record) -> bool {
         let error = record.last_error.as_deref();
         match self {
             Self::Shape(shape) => error.and_then(error_shape).as_ref() == Some(shape),

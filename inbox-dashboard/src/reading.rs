@@ -1,23 +1,15 @@
 //! What pages read of the store, each in bounded steps.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::{Duration, SystemTime},
-};
+use std::{collections::BTreeSet, time::Duration};
 
-use inbox::{
-    Filter, HandlerName, Inbox, Listing, OrderingKey, Page, Record, State, Statistics, WorkerName,
-};
+use inbox::{Filter, HandlerName, Inbox, Listing, Page, Record, State, Statistics};
 use tokio::time::timeout;
 
-use crate::{fault::Fault, query::Selection};
-
-/// The most messages that a page looks at for what the store does not keep: groups, blocked ordering keys,
-/// workers.
-pub(crate) const MOST: u32 = 10_000;
-
-/// How many are read at a time for that.
-pub(crate) const STEP: u32 = 1000;
+use crate::{
+    fault::Fault,
+    query::Selection,
+    tally::{MOST, Tally},
+};
 
 /// How many messages of its ordering key are looked at for the place of one.
 const PLACES: u32 = 500;
@@ -40,9 +32,9 @@ pub(crate) async fn list(
     selection: &Selection,
     page: &Page,
 ) -> inbox::Result<Listing> {
-    let Some(beyond) = &selection.beyond else {
+    if selection.beyond.is_none() {
         return store.list(&selection.filter, page).await;
-    };
+    }
     let mut found = Listing::default();
     let mut next = page.clone();
     for _ in 0..10 {
@@ -50,7 +42,7 @@ pub(crate) async fn list(
         found.corrupt.extend(listing.corrupt);
         found.next.clone_from(&listing.next);
         for record in listing.records {
-            if !beyond.means(&record) {
+            if !selection.means(&record) {
                 continue;
             }
             let place = record.cursor.clone();
@@ -74,6 +66,20 @@ pub(crate) struct Matching {
     pub(crate) number: u64,
     /// Whether these are all; otherwise there are at least so many.
     pub(crate) is_exact: bool,
+}
+
+impl Matching {
+    pub(crate) fn exactly(number: u64) -> Self {
+        let is_exact = true;
+        Self { number, is_exact }
+    }
+
+    pub(crate) fn of(tally: &Tally) -> Self {
+        Self {
+            number: tally.summary.messages,
+            is_exact: tally.is_complete(),
+        }
+    }
 }
 
 /// How many messages `filter` means, if the statistics tell: when it names handler and states only.
@@ -102,159 +108,54 @@ pub fn total_of(statistics: &Statistics, filter: &Filter) -> Option<u64> {
     )
 }
 
+/// How many messages a selection means, if the store keeps that.
+pub(crate) async fn count_kept(
+    store: &dyn Inbox,
+    selection: &Selection,
+) -> inbox::Result<Option<u64>> {
+    let is_kept = total_of(&Statistics::default(), &selection.filter).is_some();
+    if !is_kept || selection.beyond.is_some() {
+        return Ok(None);
+    }
+    let statistics = store.statistics().await?;
+    Ok(total_of(&statistics, &selection.filter))
+}
+
 /// Counts a selection, as far as that is cheap.
 pub(crate) async fn count(store: &dyn Inbox, selection: &Selection) -> inbox::Result<Matching> {
-    let is_counted = total_of(&Statistics::default(), &selection.filter).is_some();
-    if is_counted && selection.beyond.is_none() {
-        let statistics = store.statistics().await?;
-        if let Some(number) = total_of(&statistics, &selection.filter) {
-            let is_exact = true;
-            return Ok(Matching { number, is_exact });
-        }
+    if let Some(number) = count_kept(store, selection).await? {
+        return Ok(Matching::exactly(number));
     }
-    let mut number = 0;
-    let read = read_newest(store, &selection.filter, |record| {
-        let beyond = selection.beyond.as_ref();
-        number += u64::from(beyond.is_none_or(|beyond| beyond.means(&record)));
-    });
-    let is_exact = read.await?;
-    Ok(Matching { number, is_exact })
+    let tally = Tally::of(store, selection, MOST).await?;
+    Ok(Matching::of(&tally))
 }
 
-/// Reads the latest accepted of a filter, up to [`MOST`], and says whether these were all.
-async fn read_newest(
-    store: &dyn Inbox,
-    filter: &Filter,
-    mut each: impl FnMut(Record),
-) -> inbox::Result<bool> {
-    let mut page = Page {
-        newest_first: true,
-        ..Page::first(STEP)
+/// How many dead messages hold their ordering keys up: of a handler, or of all.
+pub(crate) fn holding(statistics: &Statistics, handler: Option<&HandlerName>) -> u64 {
+    let all = statistics.handlers.iter();
+    let meant = all.filter(|counts| handler.is_none_or(|own| *own == counts.handler));
+    meant.map(|counts| counts.blocking).sum()
+}
+
+/// The dead messages of a handler, or of all.
+pub(crate) fn dead_of(handler: Option<HandlerName>) -> Selection {
+    let filter = Filter {
+        states: vec![State::Dead],
+        handler,
+        ..Filter::default()
     };
-    for _ in 0..MOST / STEP {
-        let listing = store.list(filter, &page).await?;
-        listing.records.into_iter().for_each(&mut each);
-        if listing.next.is_none() {
-            return Ok(true);
-        }
-        page.after = listing.next;
-    }
-    Ok(false)
+    let beyond = None;
+    Selection { filter, beyond }
 }
 
-/// An ordering key that dead messages hold up.
-#[derive(Clone, Debug)]
-pub(crate) struct BlockedKey {
-    pub(crate) handler: HandlerName,
-    pub(crate) ordering_key: OrderingKey,
-    /// How many dead messages hold it up.
-    pub(crate) dead: u64,
-    /// Since when, at the longest.
-    pub(crate) since: Option<SystemTime>,
-    /// The error of the one that was accepted last.
-    pub(crate) error: Option<String>,
-}
-
-/// What was found among the messages that were looked at.
-#[derive(Clone, Debug)]
-pub(crate) struct Found<T> {
-    pub(crate) rows: Vec<T>,
-    pub(crate) looked_at_all: bool,
-}
-
-/// The ordering keys that are held up, the longest first.
-pub(crate) async fn blocked_keys(
-    store: &dyn Inbox,
-    handler: Option<HandlerName>,
-) -> inbox::Result<Found<BlockedKey>> {
-    let statistics = store.statistics().await?;
-    let is_meant = |name: &HandlerName| handler.as_ref().is_none_or(|own| own == name);
-    let meant = statistics.handlers.iter().filter(|h| is_meant(&h.handler));
-    let expected: u64 = meant.map(|counts| counts.blocking).sum();
-    let mut keys = BTreeMap::new();
-    let mut seen = 0;
-    let mut looked_at_all = true;
-    if expected > 0 {
-        let filter = Filter {
-            states: vec![State::Dead],
-            handler,
-            ..Filter::default()
-        };
-        looked_at_all = read_newest(store, &filter, |record| {
-            let Some(ordering_key) = record.ordering_key.filter(|_| record.blocks_ordering_key)
-            else {
-                return;
-            };
-            seen += 1;
-            let of = (record.key.handler.clone(), ordering_key.clone());
-            let row = keys.entry(of).or_insert_with(|| BlockedKey {
-                handler: record.key.handler,
-                ordering_key,
-                dead: 0,
-                since: None,
-                error: record.last_error,
-            });
-            row.dead += 1;
-            row.since = [row.since, record.finished_at].into_iter().flatten().min();
-        })
-        .await?;
-    }
-    let mut rows: Vec<_> = keys.into_values().collect();
-    rows.sort_by_key(|row| row.since);
-    let looked_at_all = looked_at_all || seen >= expected;
-    Ok(Found {
-        rows,
-        looked_at_all,
-    })
-}
-
-/// What one worker holds.
-#[derive(Clone, Debug)]
-pub(crate) struct WorkerLeases {
-    pub(crate) worker: Option<WorkerName>,
-    pub(crate) handlers: BTreeSet<HandlerName>,
-    pub(crate) leases: u64,
-    /// When the oldest of the attempts began.
-    pub(crate) oldest: Option<SystemTime>,
-    /// The message of that attempt.
-    pub(crate) oldest_key: inbox::Key,
-    /// When the next lease runs out unless it is extended.
-    pub(crate) until: Option<SystemTime>,
-}
-
-/// The workers that hold leases, those with the oldest attempt first.
-pub(crate) async fn workers(store: &dyn Inbox) -> inbox::Result<Found<WorkerLeases>> {
+/// What is leased.
+pub(crate) fn leased() -> Selection {
     let filter = Filter {
         states: vec![State::Leased],
         ..Filter::default()
     };
-    let mut workers: BTreeMap<Option<WorkerName>, WorkerLeases> = BTreeMap::new();
-    let looked_at_all = read_newest(store, &filter, |record| {
-        let row = workers
-            .entry(record.worker.clone())
-            .or_insert_with(|| WorkerLeases {
-                worker: record.worker,
-                handlers: BTreeSet::new(),
-                leases: 0,
-                oldest: record.leased_at,
-                oldest_key: record.key.clone(),
-                until: record.lease_until,
-            });
-        row.leases += 1;
-        row.handlers.insert(record.key.handler.clone());
-        row.until = [row.until, record.lease_until].into_iter().flatten().min();
-        if record.leased_at < row.oldest {
-            row.oldest = record.leased_at;
-            row.oldest_key = record.key;
-        }
-    })
-    .await?;
-    let mut rows: Vec<_> = workers.into_values().collect();
-    rows.sort_by_key(|row| row.oldest);
-    Ok(Found {
-        rows,
-        looked_at_all,
-    })
+    let beyond = None;
+    Selection { filter, beyond }
 }
 
 /// Where a message that is not final stands among those of its ordering key.

@@ -6,7 +6,7 @@ use crate::{
     fault::Fault,
     jobs::{Action, Job, Target},
     query::Selection,
-    reading,
+    reading::{self, Matching},
 };
 
 /// How many messages one step changes.
@@ -69,10 +69,7 @@ pub(crate) async fn run(store: &dyn Inbox, job: &Job, work: Work) -> inbox::Resu
             keys,
             also_processed,
         } => {
-            job.expect(reading::Matching {
-                number: keys.len() as u64,
-                is_exact: true,
-            });
+            job.expect(Matching::exactly(keys.len() as u64));
             for key in keys {
                 if job.stop.is_cancelled() {
                     break;

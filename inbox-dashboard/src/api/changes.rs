@@ -163,7 +163,7 @@ async fn begin(
         .jobs
         .begin(&shared.store, visit.operator, action, target)?;
     job.wait(Duration::from_secs(seconds.into())).await;
-    shared.watch.renew().await;
+    shared.renew().await;
     answer(&job)
 }
 

@@ -11,11 +11,12 @@ use crate::{
     dashboard::Shared,
     fault::Fault,
     pages::{
-        groups::{Of, narrow, summarize},
+        groups::{Of, narrow},
         messages::PageWanted,
     },
     query::Parameters,
     reading::{self, within},
+    tally::{self, Tally},
     text::time,
     view::{GroupView, RecordView, StatisticsView, WholeView},
 };
@@ -103,7 +104,9 @@ pub(super) async fn scheduled(
 async fn groups(shared: &Shared, mut parameters: Parameters, of: Of) -> Result<Response, Fault> {
     let wanted = narrow(parameters.wanted()?, of);
     parameters.end()?;
-    let summary = summarize(shared, &wanted).await?;
+    let selection = wanted.selection()?;
+    let tally = within(Tally::of(shared.store.as_ref(), &selection, tally::MOST)).await?;
+    let summary = &tally.summary;
     let groups = summary.groups.iter().map(GroupView::from);
     json(&value!({
         "groups": groups.collect::<Vec<_>>(),
@@ -119,8 +122,9 @@ pub(super) async fn keys(
 ) -> Result<Response, Fault> {
     let handler = parameters.read::<HandlerName>("handler")?;
     parameters.end()?;
-    let found = within(reading::blocked_keys(shared.store.as_ref(), handler)).await?;
-    let keys = found.rows.iter().map(|row| {
+    let selection = reading::dead_of(handler);
+    let tally = within(Tally::of(shared.store.as_ref(), &selection, tally::MOST)).await?;
+    let keys = tally.keys().into_iter().map(|row| {
         value!({
             "handler": row.handler,
             "ordering_key": row.ordering_key,
@@ -129,7 +133,7 @@ pub(super) async fn keys(
             "error": row.error,
         })
     });
-    json(&value!({ "keys": keys.collect::<Vec<_>>(), "is_complete": found.looked_at_all }))
+    json(&value!({ "keys": keys.collect::<Vec<_>>(), "is_complete": tally.is_complete() }))
 }
 
 pub(super) async fn workers(
@@ -137,8 +141,9 @@ pub(super) async fn workers(
     parameters: Parameters,
 ) -> Result<Response, Fault> {
     parameters.end()?;
-    let found = within(reading::workers(shared.store.as_ref())).await?;
-    let workers = found.rows.iter().map(|row| -> Value {
+    let selection = reading::leased();
+    let tally = within(Tally::of(shared.store.as_ref(), &selection, tally::MOST)).await?;
+    let workers = tally.workers().into_iter().map(|row| -> Value {
         value!({
             "worker": row.worker,
             "handlers": row.handlers,
@@ -148,5 +153,5 @@ pub(super) async fn workers(
             "next_lease_until": row.until.map(time),
         })
     });
-    json(&value!({ "workers": workers.collect::<Vec<_>>(), "is_complete": found.looked_at_all }))
+    json(&value!({ "workers": workers.collect::<Vec<_>>(), "is_complete": tally.is_complete() }))
 }

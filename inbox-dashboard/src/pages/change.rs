@@ -97,7 +97,7 @@ pub(super) async fn begin(
 ) -> Result<Response, Fault> {
     let job = shared.jobs.begin(&shared.store, operator, action, target)?;
     job.wait(PATIENCE).await;
-    shared.watch.renew().await;
+    shared.renew().await;
     Ok(see(&format!("change?id={}", job.id)))
 }
 
@@ -164,6 +164,6 @@ pub(crate) async fn set_pause(
         "ended"
     );
     done?;
-    shared.watch.renew().await;
+    shared.renew().await;
     Ok(())
 }

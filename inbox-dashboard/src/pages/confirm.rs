@@ -6,7 +6,7 @@ use axum::{extract::State, response::Response};
 use inbox::Due;
 use maud::{Markup, html};
 
-use super::{token_field, visited};
+use super::{found, token_field, visited};
 use crate::{
     dashboard::Shared,
     fault::Fault,
@@ -14,7 +14,7 @@ use crate::{
     guard::Visit,
     jobs::{Action, Target},
     pages::change::{also_processed_field, take_target},
-    query::{Parameters, link},
+    query::{Parameters, Wanted, link},
     reading::{self, Matching, within},
     text, work,
 };
@@ -60,33 +60,56 @@ async fn show(
             ));
         }
     };
+    let more = parameters.has("more")?;
     let target = take_target(&mut parameters)?;
     parameters.end()?;
-    let matching = match &target {
-        Target::Keys { keys, .. } => Matching {
-            number: keys.len() as u64,
-            is_exact: true,
-        },
-        Target::All(wanted) => {
-            let selection = work::selection(&action, wanted.selection()?)?;
-            within(reading::count(shared.store.as_ref(), &selection)).await?
+    let (matching, number) = match &target {
+        Target::Keys { keys, .. } => {
+            let matching = Matching::exactly(keys.len() as u64);
+            (matching, told(&action, matching, &target))
         }
+        Target::All(wanted) => count(shared, &action, &target, wanted, more).await?,
     };
     let content = html! {
-        p { (told(&action, matching)) ": " (target) }
+        (number)
         @if let Target::All(wanted) = &target {
             p { a href=(link("messages", wanted.pairs())) { "Look at them first" } }
         }
-        @if matching.number > 0 { (form(visit, &action, &target)) }
+        @if matching.number > 0 || !matching.is_exact { (form(visit, &action, &target)) }
     };
     let title = format!("{}?", capitalized(action.verb()));
     Ok(visited(shared, visit, "", &title, &content))
 }
 
-fn told(action: &Action, matching: Matching) -> String {
+/// How many there are, from what the store keeps, or from looking at them step by step.
+async fn count(
+    shared: &Shared,
+    action: &Action,
+    target: &Target,
+    wanted: &Wanted,
+    more: bool,
+) -> Result<(Matching, Markup), Fault> {
+    let store = shared.store.as_ref();
+    let selection = work::selection(action, wanted.selection()?)?;
+    if let Some(number) = within(reading::count_kept(store, &selection)).await? {
+        let matching = Matching::exactly(number);
+        return Ok((matching, told(action, matching, target)));
+    }
+    let tally = shared.tallies.read(store, &selection, more).await?;
+    let matching = Matching::of(&tally);
+    let mut pairs = wanted.pairs();
+    pairs.push(("action", action.verb().to_owned()));
+    pairs.push(("more", "true".to_owned()));
+    let told = told(action, matching, target);
+    let more = link("confirm", pairs);
+    let found = found(&tally, tally.is_growing(), &more, "of its state", &told);
+    Ok((matching, found))
+}
+
+fn told(action: &Action, matching: Matching, target: &Target) -> Markup {
     let least = if matching.is_exact { "" } else { "At least " };
     let number = text::messages(matching.number);
-    format!("{least}{number} would be {}", action.done())
+    html! { p { (least) (number) " would be " (action.done()) ": " (target) } }
 }
 
 fn capitalized(verb: &str) -> String {

@@ -1,18 +1,18 @@
 //! Dead letters and scheduled messages, in groups.
 
-use std::sync::Arc;
+use std::{cmp::Reverse, sync::Arc};
 
 use axum::{extract::State, response::Response};
-use inbox::{MessageGroup, MessageSummary, OperateExt as _, State as MessageState};
+use inbox::{MessageGroup, State as MessageState};
 use maud::{Markup, html};
 
-use super::{filter_form::filter_form, incomplete, optional_moment, visited};
+use super::{filter_form::filter_form, found, optional_moment, visited};
 use crate::{
     dashboard::Shared,
     fault::Fault,
     guard::Visit,
-    query::{Beyond, Parameters, Wanted, link, link_to},
-    reading::{MOST, within},
+    query::{Parameters, Wanted, link, link_to},
+    tally::Tally,
     text,
 };
 
@@ -49,28 +49,6 @@ pub(crate) fn narrow(wanted: Wanted, of: Of) -> Wanted {
     wanted
 }
 
-/// The groups of what is wanted, the largest first.
-pub(crate) async fn summarize(shared: &Shared, wanted: &Wanted) -> Result<MessageSummary, Fault> {
-    let selection = wanted.selection()?;
-    let reading = shared.store.summarize(&selection.filter, MOST.into());
-    let mut summary = within(reading).await?;
-    match &selection.beyond {
-        None => {}
-        Some(Beyond::Shape(shape)) => {
-            summary
-                .groups
-                .retain(|group| group.error_shape.as_ref() == Some(shape));
-        }
-        Some(Beyond::NoError) => summary
-            .groups
-            .retain(|group| group.error_type.is_none() && group.error_shape.is_none()),
-    }
-    summary
-        .groups
-        .sort_by_key(|group| std::cmp::Reverse(group.messages));
-    Ok(summary)
-}
-
 pub(crate) async fn dead(
     State(shared): State<Arc<Shared>>,
     visit: Visit,
@@ -94,49 +72,66 @@ async fn show(
     of: Of,
 ) -> Result<Response, Fault> {
     let asked = parameters.wanted()?;
+    let more = parameters.has("more")?;
     parameters.end()?;
     let wanted = narrow(asked.clone(), of);
-    let summary = summarize(shared, &wanted).await?;
+    let selection = wanted.selection()?;
+    let reading = shared.tallies.read(shared.store.as_ref(), &selection, more);
+    let tally = reading.await?;
     let (path, title) = match of {
         Of::Dead => ("dead", "Dead letters"),
         Of::Scheduled => ("scheduled", "Scheduled"),
     };
+    let mut pairs = asked.pairs();
+    pairs.push(("more", "true".to_owned()));
+    let groups = groups(shared, &wanted, &tally, of);
     let content = html! {
         (filter_form(&asked, path, false, false))
-        @if !summary.is_complete { (incomplete(summary.messages, of.words())) }
-        @if summary.corrupt > 0 {
-            p.fault role="alert" { (text::count(summary.corrupt)) " corrupt rows are in no group" }
-        }
-        @if summary.groups.is_empty() {
-            p { "No " (of.words()) ", or none that the filter means." }
-        } @else {
-            (table(shared, &wanted, &summary.groups, of))
-        }
+        (found(&tally, tally.is_growing(), &link(path, pairs), of.words(), &groups))
     };
     Ok(visited(shared, visit, path, title, &content))
 }
 
-fn table(shared: &Shared, wanted: &Wanted, groups: &[MessageGroup], of: Of) -> Markup {
+/// The groups, the largest first.
+fn groups(shared: &Shared, wanted: &Wanted, tally: &Tally, of: Of) -> Markup {
     let [first, last] = match of {
         Of::Dead => ["First died", "Last died"],
         Of::Scheduled => ["First due", "Last due"],
     };
+    let mut groups: Vec<_> = tally.summary.groups.iter().collect();
+    groups.sort_by_key(|group| Reverse(group.messages));
+    let corrupt = tally.summary.corrupt;
     html! {
-        div.wide tabindex="0" role="region" aria-label="Groups" {
-            table {
-                thead { tr {
-                    @for name in ["Handler", "Kind", "Error", "Messages", first, last] {
-                        th scope="col" { (name) }
+        @if corrupt > 0 {
+            p.fault role="alert" { (text::count(corrupt)) " corrupt rows are in no group" }
+        }
+        @if groups.is_empty() {
+            p { "No " (of.words()) ", or none that the filter means." }
+        } @else {
+            div.wide tabindex="0" role="region" aria-label="Groups" {
+                table {
+                    thead { tr {
+                        @for name in ["Handler", "Kind", "Error", "Messages", first, last] {
+                            th scope="col" { (name) }
+                        }
+                        @if !shared.options.is_read_only { th scope="col" { "Changes" } }
+                    } }
+                    tbody {
+                        @for group in groups { (row(shared, wanted, group, of, tally.is_complete())) }
                     }
-                    @if !shared.options.is_read_only { th scope="col" { "Changes" } }
-                } }
-                tbody { @for group in groups { (row(shared, wanted, group, of)) } }
+                }
             }
         }
     }
 }
 
-fn row(shared: &Shared, wanted: &Wanted, group: &MessageGroup, of: Of) -> Markup {
+fn row(
+    shared: &Shared,
+    wanted: &Wanted,
+    group: &MessageGroup,
+    of: Of,
+    are_all_counted: bool,
+) -> Markup {
     let own = own(wanted, group);
     let (first, last) = match of {
         Of::Dead => (
@@ -160,7 +155,10 @@ fn row(shared: &Shared, wanted: &Wanted, group: &MessageGroup, of: Of) -> Markup
                 }
                 div.sample { a href=(link_to("message", &group.sample)) { "the newest of them" } }
             }
-            td.number { a href=(link("messages", own.pairs())) { (text::count(group.messages)) } }
+            td.number {
+                @if !are_all_counted { "at least " }
+                a href=(link("messages", own.pairs())) { (text::count(group.messages)) }
+            }
             td { (optional_moment(first)) }
             td { (optional_moment(last)) }
             @if !shared.options.is_read_only { td.actions { (links(&own, of)) } }

@@ -4,15 +4,16 @@ use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
 use inbox::HandlerName;
-use maud::html;
+use maud::{Markup, html};
 
-use super::{incomplete, optional_moment, visited};
+use super::{found, optional_moment, visited};
 use crate::{
     dashboard::Shared,
     fault::Fault,
     guard::Visit,
     query::{Parameters, link},
-    reading::{MOST, blocked_keys, within},
+    reading,
+    tally::BlockedKey,
     text,
 };
 
@@ -22,12 +23,34 @@ pub(crate) async fn show(
     mut parameters: Parameters,
 ) -> Result<Response, Fault> {
     let handler = parameters.read::<HandlerName>("handler")?;
+    let more = parameters.has("more")?;
     parameters.end()?;
-    let found = within(blocked_keys(shared.store.as_ref(), handler)).await?;
+    let store = shared.store.as_ref();
+    let snapshot = shared.watch.snapshot(store).await?;
+    let expected = reading::holding(&snapshot.statistics, handler.as_ref());
+    let selection = reading::dead_of(handler.clone());
+    let tally = shared.tallies.read(store, &selection, more).await?;
+    let keys = tally.keys();
+    let held: u64 = keys.iter().map(|row| row.dead).sum();
+    let is_growing = tally.is_growing() && held < expected;
+    let mut pairs = vec![("more", "true")];
+    pairs.extend(handler.as_ref().map(|name| ("handler", name.as_str())));
     let content = html! {
         p { "The later messages of such a key wait until the dead one is replayed, discarded or purged." }
-        @if !found.looked_at_all { (incomplete(MOST.into(), "dead messages")) }
-        @if found.rows.is_empty() {
+        (found(&tally, is_growing, &link("keys", pairs), "dead messages", &table(&keys, expected)))
+    };
+    Ok(visited(
+        &shared,
+        &visit,
+        "keys",
+        "Ordering keys held up",
+        &content,
+    ))
+}
+
+fn table(keys: &[&BlockedKey], expected: u64) -> Markup {
+    html! {
+        @if keys.is_empty() && expected == 0 {
             p { "No ordering key is held up." }
         } @else {
             div.wide tabindex="0" role="region" aria-label="Ordering keys" {
@@ -38,7 +61,7 @@ pub(crate) async fn show(
                         }
                     } }
                     tbody {
-                        @for row in &found.rows {
+                        @for row in keys {
                             tr {
                                 th scope="row" {
                                     a href=(link("messages", [
@@ -63,12 +86,5 @@ pub(crate) async fn show(
                 }
             }
         }
-    };
-    Ok(visited(
-        &shared,
-        &visit,
-        "keys",
-        "Ordering keys held up",
-        &content,
-    ))
+    }
 }

@@ -21,7 +21,8 @@ use inbox::{Key, State};
 use maud::{DOCTYPE, Markup, html};
 
 use crate::{
-    dashboard::Shared, fault::Fault, form::TOKEN_FIELD, guard::Visit, query::link_to, text,
+    dashboard::Shared, fault::Fault, form::TOKEN_FIELD, guard::Visit, query::link_to, tally::Tally,
+    text,
 };
 
 /// The pages of the menu.
@@ -169,11 +170,22 @@ fn button(
     }
 }
 
-/// What of a table there is more than was looked at.
-fn incomplete(number: u64, of: &str) -> Markup {
+/// What a tally has shown so far. While there is more to look at, it renews itself from `more`, a link to the
+/// same page a step further.
+fn found(tally: &Tally, is_growing: bool, more: &str, of: &str, content: &Markup) -> Markup {
+    let attribute = |value| is_growing.then_some(value);
+    let number = text::count(tally.looked_at);
     html! {
-        p.note role="note" {
-            "Of the newest " (text::count(number)) " " (of) ": there are more than were looked at."
+        div #found hx-get=[attribute(more)] hx-trigger=[attribute("load delay:20ms")]
+            hx-select=[attribute("#found")] hx-swap=[attribute("outerHTML")] {
+            @if is_growing {
+                p.note { "Looking: the newest " (number) " " (of) " so far. " a href=(more) { "Look further" } }
+            } @else if !tally.is_complete() {
+                p.note role="note" {
+                    "Of the newest " (number) " " (of) ": there are more than were looked at."
+                }
+            }
+            (content)
         }
     }
 }

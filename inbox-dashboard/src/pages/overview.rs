@@ -23,7 +23,7 @@ use crate::{
     watch::{Snapshot, latest_rate},
 };
 
-/// Work that has been due for so long, without a lease, is worked on by nobody.
+/// Work that has been due for so long, without a lease, is worked on by nobody, as far as the store can tell.
 const UNSERVED: Duration = Duration::from_secs(60);
 
 /// Width and height of a curve.
@@ -209,7 +209,7 @@ fn notes(counts: &HandlerStatistics) -> Markup {
         @if counts.paused {
             span.warn { "paused" }
         } @else if unserved.is_some() {
-            span.warn { "due, and nobody holds any: is a worker running?" }
+            span.warn { "due for more than a minute, and none is leased: it seems that no worker serves it" }
         }
     }
 }

@@ -8,13 +8,9 @@ use std::{
 use axum::{extract::State, response::Response};
 use maud::{Markup, html};
 
-use super::{incomplete, message_link, optional_moment, visited};
+use super::{found, message_link, optional_moment, visited};
 use crate::{
-    dashboard::Shared,
-    fault::Fault,
-    guard::Visit,
-    query::Parameters,
-    reading::{MOST, WorkerLeases, within, workers},
+    dashboard::Shared, fault::Fault, guard::Visit, query::Parameters, reading, tally::WorkerLeases,
     text,
 };
 
@@ -24,18 +20,27 @@ const LONG: Duration = Duration::from_secs(15 * 60);
 pub(crate) async fn show(
     State(shared): State<Arc<Shared>>,
     visit: Visit,
-    parameters: Parameters,
+    mut parameters: Parameters,
 ) -> Result<Response, Fault> {
+    let more = parameters.has("more")?;
     parameters.end()?;
-    let found = within(workers(shared.store.as_ref())).await?;
+    let store = shared.store.as_ref();
+    let tally = shared.tallies.read(store, &reading::leased(), more).await?;
+    let (is_growing, table) = (tally.is_growing(), table(&tally.workers()));
     let content = html! {
         p {
             "Leases that have not run out, by who holds them. A worker that holds none is not here, and one "
             "that has died is here until its leases run out. "
             a href="messages?state=leased&order=oldest" { "All leased messages" }
         }
-        @if !found.looked_at_all { (incomplete(MOST.into(), "leased messages")) }
-        @if found.rows.is_empty() {
+        (found(&tally, is_growing, "workers?more=true", "leased messages", &table))
+    };
+    Ok(visited(&shared, &visit, "workers", "Workers", &content))
+}
+
+fn table(workers: &[&WorkerLeases]) -> Markup {
+    html! {
+        @if workers.is_empty() {
             p { "Nothing is leased." }
         } @else {
             div.wide tabindex="0" role="region" aria-label="Workers" {
@@ -45,12 +50,11 @@ pub(crate) async fn show(
                             th scope="col" { (name) }
                         }
                     } }
-                    tbody { @for row in &found.rows { (worker(row)) } }
+                    tbody { @for row in workers { (worker(row)) } }
                 }
             }
         }
-    };
-    Ok(visited(&shared, &visit, "workers", "Workers", &content))
+    }
 }
 
 fn worker(row: &WorkerLeases) -> Markup {

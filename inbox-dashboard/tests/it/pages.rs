@@ -1,6 +1,6 @@
 //! What the pages show.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, time::Duration};
 
 use axum::http::StatusCode;
 use inbox::{Due, OrderingKey, Outcome};
@@ -190,28 +190,58 @@ async fn paging_works_where_the_store_cannot_filter() {
 }
 
 #[tokio::test]
-async fn more_than_is_looked_at_is_said_to_be_more() {
+async fn what_is_many_is_looked_at_step_by_step() {
     let store = memory().await;
     let key = OrderingKey::new("k").unwrap();
     let blocked = message("many", "first", "x").with_ordering_key(key);
     receive(store.as_ref(), &[blocked]).await;
     end_all(store.as_ref(), "many", dead("a::B: c")).await;
-    for batch in 0..11 {
+    for batch in 0..3 {
         let messages = (0..1000).map(|n| message("many", &format!("{batch}-{n}"), "x"));
         receive(store.as_ref(), &messages.collect::<Vec<_>>()).await;
     }
     end_all(store.as_ref(), "many", dead("a::B: c")).await;
-    let router = dashboard(store).into_router();
-    page(&router, "/dead")
-        .await
-        .has(&["Of the newest 10,000 dead messages"]);
-    page(&router, "/keys")
-        .await
-        .has(&["Of the newest 10,000 dead messages"]);
-    let confirm = page(&router, "/confirm?action=replay&error_type=a::B").await;
-    confirm.has(&["At least 10,000 messages would be replayed"]);
+    let router = dashboard(store.clone()).into_router();
+    // One request looks at a thousand; what it links to, at the next thousand.
+    for (first, so_far, of_all) in [
+        ("/dead", "at least <a", ">3,001</a>"),
+        ("/keys", "the newest 1,000 dead messages so far", ">k</a>"),
+        (
+            "/confirm?action=replay&error_type=a::B",
+            "At least 1,000 messages would be replayed",
+            "<p>3,001 messages would be replayed",
+        ),
+    ] {
+        let mut text = page(&router, first).await.text();
+        assert!(text.contains(so_far), "{first}: {text}");
+        let mut steps = 1;
+        while let Some((_, behind)) = text.split_once("hx-get=\"") {
+            let (path, _) = behind.split_once('"').unwrap();
+            let path = format!("/{}", path.replace("&amp;", "&"));
+            text = page(&router, &path).await.text();
+            steps += 1;
+        }
+        assert!(text.contains(of_all), "{first}: {text}");
+        assert!(!text.contains("at least <a"), "{first}: {text}");
+        // What was looked at for one page is good for the next.
+        assert_eq!(steps, 4, "{first}");
+        // A link to what was over a while ago begins again.
+        tokio::time::sleep(Duration::from_millis(1100)).await;
+        let join = if first.contains('?') { '&' } else { '?' };
+        let again = page(&router, &format!("{first}{join}more=true")).await;
+        again.has(&[so_far]);
+    }
     let confirm = page(&router, "/confirm?action=replay&handler=many").await;
-    confirm.has(&["11,001 messages would be replayed"]);
+    confirm.has(&["<p>3,001 messages would be replayed"]);
+    // A change is seen at once.
+    page(&router, "/dead").await.has(&["at least <a"]);
+    submit(
+        &router,
+        "/discard",
+        &[("all", "true"), ("handler", "many"), ("state", "dead")],
+    )
+    .await;
+    page(&router, "/dead").await.has(&["No dead messages"]);
 }
 
 #[tokio::test]
