@@ -57,7 +57,7 @@ pub(crate) struct ProcessingArgs {
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) concurrency: u32,
     /// How long a message stays with a worker that has vanished
-    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = args::lease)]
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = args::lease)]
     pub(crate) lease: Duration,
     /// End a handler that runs longer than this, and try again later; `none` for no limit [default:
     /// 30s with --post, 1h with a command]

@@ -287,7 +287,7 @@ fn concurrency() -> Concurrency {
 }
 
 fn lease() -> Lease {
-    Lease(Duration::from_secs(30))
+    Lease(Duration::from_secs(60))
 }
 
 fn max_attempts() -> NonZeroU32 {
