@@ -1,9 +1,6 @@
 //! `inbox dashboard`: who may reach it, and what is told of changes.
 
-use std::{
-    io::{BufRead as _, BufReader, Read as _},
-    process::{Child, Stdio},
-};
+use std::io::Read as _;
 
 use nix::sys::signal::Signal;
 use reqwest::{Client, StatusCode};
@@ -11,22 +8,6 @@ use reqwest::{Client, StatusCode};
 use crate::support::{Place, event, signal};
 
 const TOKEN: &str = "a-token-for-tests-0123456789";
-
-/// Starts it at a free port, and returns its address.
-fn start(
-    place: &Place,
-    arguments: &[&str],
-) -> (Child, BufReader<std::process::ChildStderr>, String) {
-    let mut all = vec!["dashboard", "--listen", "127.0.0.1:0"];
-    all.extend(arguments);
-    let mut child = place.command(&all).stderr(Stdio::piped()).spawn().unwrap();
-    let mut said = BufReader::new(child.stderr.take().unwrap());
-    let mut line = String::new();
-    said.read_line(&mut line).unwrap();
-    let address = line.trim().strip_prefix("the dashboard is at ");
-    let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
-    (child, said, address)
-}
 
 fn client() -> Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
@@ -45,7 +26,7 @@ fn with_a_dead_message() -> Place {
 #[tokio::test]
 async fn it_looks_and_mends_and_ends_when_told() {
     let place = with_a_dead_message();
-    let (mut child, mut said, address) = start(&place, &[]);
+    let (mut child, mut said, address) = place.dashboard(&[]);
     let client = client();
     let overview = client
         .get(format!("{address}/overview"))
@@ -79,7 +60,7 @@ async fn a_token_opens_it() {
     let place = with_a_dead_message();
     place.file("token", TOKEN);
     let arguments = ["--token-file", "token", "--read-only", "--hide-payloads"];
-    let (mut child, _said, address) = start(&place, &arguments);
+    let (mut child, _said, address) = place.dashboard(&arguments);
     let client = client();
     let url = format!("{address}/api/message?handler=default&id=1");
     let closed = client.get(&url).send().await.unwrap();

@@ -2,9 +2,9 @@
 
 use std::{
     fs::File,
-    io::{PipeWriter, Write},
+    io::{BufRead as _, BufReader, PipeWriter, Write},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStderr, Command, Stdio},
     sync::{
         LazyLock,
         atomic::{AtomicU32, Ordering},
@@ -217,6 +217,12 @@ impl Place {
         self
     }
 
+    /// The kind of store, as URLs begin.
+    pub(crate) fn kind(&self) -> &str {
+        let store = self.store.as_deref();
+        store.map_or("sqlite", |url| url.split(':').next().unwrap())
+    }
+
     /// Where the inbox is, with all settings.
     pub(crate) fn store(&self) -> &str {
         self.store.as_deref().unwrap()
@@ -283,6 +289,18 @@ impl Place {
             .stderr(Stdio::piped())
             .spawn()
             .unwrap()
+    }
+
+    /// Starts `inbox dashboard` at a free port, and returns it, what it says from then on, and its address.
+    pub(crate) fn dashboard(&self, arguments: &[&str]) -> (Child, BufReader<ChildStderr>, String) {
+        let all = [&["dashboard", "--listen", "127.0.0.1:0"], arguments].concat();
+        let mut child = self.command(&all).stderr(Stdio::piped()).spawn().unwrap();
+        let mut said = BufReader::new(child.stderr.take().unwrap());
+        let mut line = String::new();
+        said.read_line(&mut line).unwrap();
+        let address = line.trim().strip_prefix("the dashboard is at ");
+        let address = address.unwrap_or_else(|| panic!("{line}")).to_owned();
+        (child, said, address)
     }
 
     /// The commands of `schema`, from nothing to an inbox that is empty. The definition that they

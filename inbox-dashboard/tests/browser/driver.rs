@@ -1,8 +1,7 @@
-//! A browser that looks at a dashboard.
+//! A browser that looks at a dashboard. The command's tests include this file, too.
 
 use std::{path::PathBuf, process::Stdio, time::Duration};
 
-use axum::Router;
 use thirtyfour::{error::WebDriverErrorInner, prelude::*};
 use tokio::{
     net::TcpListener,
@@ -31,8 +30,8 @@ fn is_required() -> bool {
 }
 
 impl Browser {
-    /// Serves the dashboard under a path, and opens a browser; `None` where there is none.
-    pub(crate) async fn open(pages: Router) -> Option<Self> {
+    /// Opens a browser for the dashboard at `base`; `None` where there is no browser.
+    pub(crate) async fn open(base: String) -> Option<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
         let port = free_port().await;
         let started = Command::new("chromedriver")
@@ -70,10 +69,6 @@ impl Browser {
                 Err(_) => sleep(Duration::from_millis(200)).await,
             }
         };
-        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let base = format!("http://{}/ops/inbox", listener.local_addr().unwrap());
-        let app = Router::new().nest("/ops/inbox", pages);
-        tokio::spawn(async move { axum::serve(listener, app).await });
         let browser = Self {
             driver,
             _process: process,
@@ -109,6 +104,19 @@ impl Browser {
                 begun.elapsed() < PATIENCE,
                 "no {text:?} at {url}: {shown:?}"
             );
+            sleep(INTERVAL).await;
+        }
+    }
+
+    /// Waits until the page shows it no longer.
+    pub(crate) async fn lacks(&self, text: &str) {
+        let begun = Instant::now();
+        loop {
+            let shown = self.text().await;
+            if shown.as_ref().is_ok_and(|shown| !shown.contains(text)) {
+                return;
+            }
+            assert!(begun.elapsed() < PATIENCE, "{text:?} in {shown:?}");
             sleep(INTERVAL).await;
         }
     }
@@ -201,15 +209,16 @@ impl Browser {
         self.driver.screenshot(&path).await.unwrap();
     }
 
-    /// Ends it. What the browser has complained of, such as what the policy forbids, is a failure.
-    pub(crate) async fn close(self) {
+    /// Ends it. What the browser has complained of, such as what the policy forbids, is a failure, but for so
+    /// many pages of status 400.
+    pub(crate) async fn close(self, mistakes: usize) {
         let complaints = self.driver.get_log("browser").await.unwrap();
         // A page with a mistake in it is sent with status 400, which the browser notes.
         let (expected, complaints): (Vec<_>, Vec<_>) = complaints
             .iter()
             .map(|entry| entry.message.clone())
             .partition(|entry| entry.contains("status of 400"));
-        assert_eq!(expected.len(), 1, "the browser tells what it complains of");
+        assert_eq!(expected.len(), mistakes, "{complaints:#?}");
         self.driver.quit().await.unwrap();
         assert!(complaints.is_empty(), "{complaints:#?}");
     }

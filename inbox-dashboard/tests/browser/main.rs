@@ -14,11 +14,13 @@ mod driver;
 
 use std::{sync::Arc, time::Duration};
 
+use axum::Router;
 use inbox::{
     AfterDead, Filter, HandlerName, Inbox, Kind, Message, MessageId, Outcome, State, StoreExt,
     WorkerName,
 };
 use inbox_dashboard::dashboard;
+use tokio::net::TcpListener;
 
 use crate::driver::{Browser, WIDE};
 
@@ -93,7 +95,11 @@ async fn an_operator_mends_what_an_outage_has_left() {
     )
     .await;
     let pages = dashboard(Arc::clone(&store)).title("Shop").into_router();
-    let Some(browser) = Browser::open(pages).await else {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let base = format!("http://{}/ops/inbox", listener.local_addr().unwrap());
+    let app = Router::new().nest("/ops/inbox", pages);
+    tokio::spawn(async move { axum::serve(listener, app).await });
+    let Some(browser) = Browser::open(base).await else {
         return;
     };
 
@@ -173,5 +179,5 @@ async fn an_operator_mends_what_an_outage_has_left() {
         assert!(browser.fits().await, "{page} is wider than a phone");
     }
     browser.resize(WIDE.0, WIDE.1).await;
-    browser.close().await;
+    browser.close(1).await;
 }
