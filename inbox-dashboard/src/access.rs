@@ -6,12 +6,11 @@ use axum::{
     extract::Request,
     http::{
         HeaderMap, HeaderName, Method,
-        header::{AUTHORIZATION, COOKIE, HOST, ORIGIN},
-        uri::Authority,
+        header::{COOKIE, ORIGIN},
     },
 };
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use inbox_http::Token;
+use inbox_http::{Guard, Token, authorization, host};
 use subtle::ConstantTimeEq as _;
 
 use crate::{fault::Fault, text};
@@ -47,21 +46,20 @@ impl fmt::Display for Operator {
 /// What is asked of callers.
 #[derive(Debug, Default)]
 pub(crate) struct Access {
-    pub(crate) tokens: Vec<Token>,
+    pub(crate) guard: Guard,
     pub(crate) users: Vec<(String, Token)>,
     pub(crate) operator_header: Option<HeaderName>,
-    pub(crate) hosts: Vec<String>,
 }
 
 impl Access {
     /// Whether the dashboard authenticates by itself.
     pub(crate) fn is_needed(&self) -> bool {
-        !self.tokens.is_empty() || !self.users.is_empty()
+        self.guard.tokens() > 0 || !self.users.is_empty()
     }
 
     /// Who sends the request, if it may be sent.
     pub(crate) fn admit(&self, request: &Request) -> Result<Operator, Fault> {
-        if !self.is_known_host(request) {
+        if !self.guard.is_own_host(request) {
             return Err(Fault::wrong_host());
         }
         let signed_in = if self.is_needed() {
@@ -83,32 +81,13 @@ impl Access {
             .unwrap_or_else(|| Operator::new("anonymous")))
     }
 
-    /// Against names that lead to this machine for an attack (DNS rebinding).
-    fn is_known_host(&self, request: &Request) -> bool {
-        if self.hosts.is_empty() {
-            return true;
-        }
-        let Some(host) = host(request) else {
-            return false;
-        };
-        let name = host_name(host);
-        self.hosts.iter().any(|own| own.eq_ignore_ascii_case(name))
-    }
-
     fn sign_in(&self, headers: &HeaderMap) -> Option<Operator> {
-        let mut values = headers.get_all(AUTHORIZATION).iter();
-        let (value, more) = (values.next()?, values.next());
-        let (scheme, shown) = value.to_str().ok()?.split_once(' ')?;
-        if more.is_some() {
-            return None;
+        if self.guard.shows_token(headers) {
+            return Some(Operator::new("token"));
         }
-        if scheme.eq_ignore_ascii_case("bearer") {
-            return self.is_token(shown.trim()).then(|| Operator::new("token"));
-        }
-        if !scheme.eq_ignore_ascii_case("basic") {
-            return None;
-        }
-        let shown = String::from_utf8(BASE64.decode(shown.trim()).ok()?).ok()?;
+        let (_, shown) =
+            authorization(headers).filter(|(scheme, _)| scheme.eq_ignore_ascii_case("basic"))?;
+        let shown = String::from_utf8(BASE64.decode(shown).ok()?).ok()?;
         let (name, password) = shown.split_once(':')?;
         let is_user = self.users.iter().fold(false, |found, (own, own_password)| {
             let is_own = own.as_bytes().ct_eq(name.as_bytes());
@@ -116,26 +95,7 @@ impl Access {
         });
         // A browser has no other way to show a token; the name is as good as its user is honest.
         let name = if name.is_empty() { "token" } else { name };
-        (is_user | self.is_token(password)).then(|| Operator::new(name))
-    }
-
-    fn is_token(&self, shown: &str) -> bool {
-        let found = |found, token: &Token| found | token.matches(shown);
-        self.tokens.iter().fold(false, found)
-    }
-}
-
-/// Where the request was sent to, as the client says.
-fn host(request: &Request) -> Option<&str> {
-    let authority = request.uri().authority().map(Authority::as_str);
-    authority.or_else(|| request.headers().get(HOST)?.to_str().ok())
-}
-
-/// A host without its port.
-fn host_name(host: &str) -> &str {
-    match host.rsplit_once(':') {
-        Some((name, port)) if !port.ends_with(']') => name,
-        _ => host,
+        (is_user | self.guard.is_token(password)).then(|| Operator::new(name))
     }
 }
 
@@ -160,7 +120,7 @@ pub(crate) fn check_origin(request: &Request) -> Result<(), Fault> {
     };
     let origin = origin.to_str().unwrap_or_default();
     let authority = origin.split_once("://").map(|(_, authority)| authority);
-    if authority.is_some() && authority == host(request) {
+    if authority.is_some() && authority == host(request.uri(), headers) {
         Ok(())
     } else {
         Err(Fault::foreign(FOREIGN))
@@ -246,11 +206,11 @@ mod tests {
     #[test]
     fn tokens_and_users_are_admitted_by_name() {
         let password = "ada's-password-of-16";
-        let access = Access {
-            tokens: vec![Token::new(TOKEN).unwrap()],
+        let mut access = Access {
             users: vec![("ada".to_owned(), Token::new(password).unwrap())],
             ..Access::default()
         };
+        access.guard.add_token(Token::new(TOKEN).unwrap());
         let basic = |text: String| format!("Basic {}", BASE64.encode(text));
         let admitted = |name: &str| Some(name.to_owned());
         assert_eq!(name(&access, &format!("Bearer {TOKEN}")), admitted("token"));
@@ -293,21 +253,6 @@ mod tests {
         assert_eq!(access.admit(&request).unwrap().name(), "bob\\u{202e}");
         let nobody = Access::default().admit(&Request::new(Body::empty()));
         assert_eq!(nobody.unwrap().name(), "anonymous");
-    }
-
-    #[test]
-    fn only_known_hosts_are_served_where_they_are_named() {
-        let access = Access {
-            hosts: vec!["localhost".to_owned(), "[::1]".to_owned()],
-            ..Access::default()
-        };
-        let is_served = |host: &str| access.admit(&request(&[("host", host)])).is_ok();
-        for good in ["localhost", "LOCALHOST:8090", "[::1]", "[::1]:8090"] {
-            assert!(is_served(good), "{good}");
-        }
-        for wrong in ["evil.example:8090", "localhost.evil.example", ""] {
-            assert!(!is_served(wrong), "{wrong}");
-        }
     }
 
     #[test]

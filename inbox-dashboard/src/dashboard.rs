@@ -102,7 +102,7 @@ impl Dashboard {
     /// Admits those only who show a token: as `Authorization: Bearer …`, or, since that is all that a browser
     /// can do, as the password of any name, which the audit log then has. Several are for rotation.
     pub fn token(mut self, token: Token) -> Self {
-        self.access.tokens.push(token);
+        self.access.guard.add_token(token);
         self
     }
 
@@ -116,7 +116,7 @@ impl Dashboard {
     /// listens on a loopback address without authentication needs it: otherwise a site can give its own name
     /// that address, and a browser takes the dashboard for a part of the site.
     pub fn host(mut self, host: impl Into<String>) -> Self {
-        self.access.hosts.push(host.into());
+        self.access.guard.add_host(host);
         self
     }
 

@@ -69,7 +69,6 @@ mod openapi;
 mod pace;
 mod problem;
 mod settle;
-mod token;
 mod turns;
 mod wire;
 
@@ -92,7 +91,7 @@ use self::{
     turns::Turns,
 };
 pub use crate::Token;
-use crate::{BodyBudget, body::Reading};
+use crate::{BodyBudget, Guard, body::Reading};
 
 /// How long a body may take to arrive.
 const READ_TIME: Duration = Duration::from_secs(30);
@@ -111,7 +110,7 @@ pub struct Api {
 /// Sets up an [`Api`]; from [`Api::builder`].
 pub struct ApiBuilder {
     store: Arc<dyn Store>,
-    tokens: Vec<Token>,
+    guard: Guard,
     retry: RetryPolicy,
     reading: Reading,
     gate: Option<BacklogGate>,
@@ -121,7 +120,7 @@ pub struct ApiBuilder {
 /// What all requests have in common.
 struct Shared {
     store: Arc<dyn Store>,
-    tokens: Vec<Token>,
+    guard: Guard,
     retry: RetryPolicy,
     reading: Reading,
     gate: Option<BacklogGate>,
@@ -139,7 +138,7 @@ impl Api {
         ApiBuilder {
             // An Arc of a store is a store itself; the second Arc erases its type.
             store: Arc::new(store),
-            tokens: Vec::new(),
+            guard: Guard::default(),
             retry: RetryPolicy::default(),
             reading: Reading {
                 limit: BODY_LIMIT,
@@ -195,7 +194,7 @@ async fn require_token(
     request: Request,
     next: Next,
 ) -> Response {
-    if token::is_allowed(&shared.tokens, request.headers()) {
+    if shared.guard.shows_token(request.headers()) {
         next.run(request).await
     } else {
         let detail = "send a valid token: `Authorization: Bearer …`";
@@ -225,7 +224,7 @@ impl ApiBuilder {
     /// callers, remove the old one.
     #[must_use]
     pub fn token(mut self, token: Token) -> Self {
-        self.tokens.push(token);
+        self.guard.add_token(token);
         self
     }
 
@@ -280,7 +279,7 @@ impl ApiBuilder {
         let store = self.store;
         let shared = Shared {
             store,
-            tokens: self.tokens,
+            guard: self.guard,
             retry: self.retry,
             reading: self.reading,
             gate: self.gate,
@@ -298,7 +297,7 @@ impl ApiBuilder {
 impl fmt::Debug for Api {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Api")
-            .field("tokens", &self.shared.tokens.len())
+            .field("tokens", &self.shared.guard.tokens())
             .field("retry", &self.shared.retry)
             .field("reading", &self.shared.reading)
             .finish_non_exhaustive()
@@ -308,7 +307,7 @@ impl fmt::Debug for Api {
 impl fmt::Debug for ApiBuilder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ApiBuilder")
-            .field("tokens", &self.tokens.len())
+            .field("tokens", &self.guard.tokens())
             .field("retry", &self.retry)
             .field("reading", &self.reading)
             .finish_non_exhaustive()

@@ -81,6 +81,7 @@
 pub mod api;
 mod body;
 mod budget;
+mod guard;
 pub mod idempotency;
 pub mod problem;
 mod telemetry;
@@ -90,6 +91,7 @@ pub mod webhooks;
 
 pub use body::{BoxError, ReplyBody};
 pub use budget::BodyBudget;
+pub use guard::{Guard, Refusal, authorization, host};
 pub use idempotency::IdempotencyLayer;
 pub use token::Token;
 pub use webhooks::{Endpoint, Provider, WebhookReceiver};

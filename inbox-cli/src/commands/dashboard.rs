@@ -13,7 +13,7 @@ use axum_server::tls_rustls::RustlsConfig;
 use clap::Args;
 use inbox::{CancellationToken, Inbox};
 use inbox_dashboard::{Dashboard, TraceLink, dashboard};
-use inbox_http::Token;
+use inbox_http::{Guard, Token};
 
 use super::serve::{config, secret::Secret, server};
 use crate::{
@@ -21,7 +21,7 @@ use crate::{
     exit::Exit,
     interrupt,
     notify::{self, Notify},
-    observe::{self, Admission, Detail, Metrics, Parts},
+    observe::{self, Detail, Metrics, Parts},
     output, store,
 };
 
@@ -99,10 +99,16 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
     let metrics = Metrics::begin(&store, &token)?;
-    let metrics = metrics.router(Admission {
-        tokens: tokens.clone(),
-        hosts: if is_open { &LOCAL } else { &[] },
-    });
+    let mut guard = Guard::default();
+    for token in &tokens {
+        guard.add_token(token.clone());
+    }
+    if is_open {
+        for name in LOCAL {
+            guard.add_host(name);
+        }
+    }
+    let metrics = metrics.router(guard);
     let probes = observe::probes(&store, &token, &Parts::default(), Detail::Brief);
     if let Some(notify) = notify {
         tokio::spawn(notify.run(Arc::clone(&store), token.clone()));

@@ -5,16 +5,16 @@ use std::{sync::Arc, time::Duration};
 use anyhow::{Context as _, Result};
 use axum::{
     Router,
-    extract::State,
+    extract::{Request, State},
     http::{
-        HeaderMap, StatusCode,
-        header::{AUTHORIZATION, CONTENT_TYPE, HOST},
+        StatusCode,
+        header::{CONTENT_TYPE, WWW_AUTHENTICATE},
     },
     response::{IntoResponse as _, Response},
     routing::get,
 };
 use inbox::{CancellationToken, Inbox, StoreMonitor};
-use inbox_http::Token;
+use inbox_http::{Guard, Refusal};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 
 /// How often the store is asked for its statistics.
@@ -31,15 +31,6 @@ const SECONDS: [f64; 14] = [
 /// The recorder of this process.
 #[derive(Clone)]
 pub(crate) struct Metrics(PrometheusHandle);
-
-/// Who is answered.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Admission {
-    /// Only those who show one of these as a bearer token, if there are any.
-    pub(crate) tokens: Vec<Token>,
-    /// Only requests to one of these hosts, if there are any.
-    pub(crate) hosts: &'static [&'static str],
-}
 
 impl Metrics {
     /// Records from now on, which has to be before processors and receivers are built, and watches the store
@@ -65,85 +56,27 @@ impl Metrics {
         Ok(Self(handle))
     }
 
-    pub(crate) fn router(&self, admission: Admission) -> Router {
+    /// Answers those whom `guard` lets pass.
+    pub(crate) fn router(&self, guard: Guard) -> Router {
         Router::new()
             .route("/metrics", get(render))
-            .with_state((self.clone(), Arc::new(admission)))
+            .with_state((self.clone(), Arc::new(guard)))
     }
 }
 
 async fn render(
-    State((metrics, admission)): State<(Metrics, Arc<Admission>)>,
-    headers: HeaderMap,
+    State((metrics, guard)): State<(Metrics, Arc<Guard>)>,
+    request: Request,
 ) -> Response {
-    if let Some(refusal) = admission.refusal(&headers) {
-        let challenge = [("www-authenticate", "Bearer")];
-        return (refusal, challenge).into_response();
-    }
-    let text = "text/plain; version=0.0.4; charset=utf-8";
-    ([(CONTENT_TYPE, text)], metrics.0.render()).into_response()
-}
-
-impl Admission {
-    /// The status of those who are not answered.
-    fn refusal(&self, headers: &HeaderMap) -> Option<StatusCode> {
-        let text = |name| headers.get(name).and_then(|value| value.to_str().ok());
-        let host = text(HOST).unwrap_or_default();
-        let name = match host.rsplit_once(':') {
-            Some((name, port)) if port.bytes().all(|byte| byte.is_ascii_digit()) => name,
-            _ => host,
-        };
-        if !self.hosts.is_empty() && !self.hosts.contains(&name) {
-            return Some(StatusCode::MISDIRECTED_REQUEST);
+    match guard.check(&request) {
+        Ok(()) => {
+            let text = "text/plain; version=0.0.4; charset=utf-8";
+            ([(CONTENT_TYPE, text)], metrics.0.render()).into_response()
         }
-        let shown = text(AUTHORIZATION).and_then(|value| value.split_once(' '));
-        let shown = shown.filter(|(scheme, _)| scheme.eq_ignore_ascii_case("bearer"));
-        let is_shown = |token: &Token| shown.is_some_and(|(_, shown)| token.matches(shown.trim()));
-        if !self.tokens.is_empty() && !self.tokens.iter().any(is_shown) {
-            return Some(StatusCode::UNAUTHORIZED);
-        }
-        None
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn status(admission: &Admission, headers: &[(&'static str, &str)]) -> Option<StatusCode> {
-        let headers = headers
-            .iter()
-            .map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap()))
-            .collect();
-        admission.refusal(&headers)
-    }
-
-    #[test]
-    fn a_token_and_a_host_are_asked_for_where_they_are_set() {
-        let open = Admission::default();
-        assert_eq!(status(&open, &[]), None);
-        let token = Token::new("a-token-of-16-characters").unwrap();
-        let closed = Admission {
-            tokens: vec![token],
-            hosts: &["localhost", "[::1]"],
-        };
-        let bearer = ("authorization", "bearer a-token-of-16-characters");
-        assert_eq!(status(&closed, &[("host", "localhost:80"), bearer]), None);
-        assert_eq!(status(&closed, &[("host", "[::1]:9090"), bearer]), None);
-        let misdirected = Some(StatusCode::MISDIRECTED_REQUEST);
-        assert_eq!(
-            status(&closed, &[("host", "evil.example"), bearer]),
-            misdirected
-        );
-        let unauthorized = Some(StatusCode::UNAUTHORIZED);
-        for wrong in [
-            "",
-            "bearer",
-            "bearer wrong-token-of-16",
-            "basic a-token-of-16-characters",
-        ] {
-            let headers = [("host", "localhost"), ("authorization", wrong)];
-            assert_eq!(status(&closed, &headers), unauthorized, "{wrong}");
+        Err(Refusal::WrongHost) => StatusCode::MISDIRECTED_REQUEST.into_response(),
+        Err(Refusal::Unauthorized) => {
+            let challenge = [(WWW_AUTHENTICATE, "Bearer")];
+            (StatusCode::UNAUTHORIZED, challenge).into_response()
         }
     }
 }

@@ -8,11 +8,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use anyhow::Result;
 use axum::Router;
 use inbox::{CancellationToken, Inbox, service::PartHealth};
+use inbox_http::Guard;
 
-pub(crate) use self::{
-    metrics::{Admission, Metrics},
-    probes::Detail,
-};
+pub(crate) use self::{metrics::Metrics, probes::Detail};
 
 /// Asks a part of this process how it does.
 type Ask = Box<dyn Fn() -> PartHealth + Send + Sync>;
@@ -51,5 +49,5 @@ pub(crate) fn everything(
 ) -> Result<Router> {
     let metrics = Metrics::begin(store, token)?;
     let probes = probes(store, token, &parts, Detail::Reasons);
-    Ok(metrics.router(Admission::default()).merge(probes))
+    Ok(metrics.router(Guard::default()).merge(probes))
 }

@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use inbox_http::Token;
+use inbox_http::{Guard, Token};
 use serde::Deserialize;
 use toml::Spanned;
 
@@ -11,7 +11,6 @@ use super::{
     plan::tokens,
     secret::Secret,
 };
-use crate::observe::Admission;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -36,11 +35,12 @@ pub(super) fn plan(source: &Source, config: &Metrics) -> Result<PlannedMetrics, 
 }
 
 impl PlannedMetrics {
-    pub(super) fn admission(&self) -> Admission {
-        Admission {
-            tokens: self.tokens.clone(),
-            hosts: &[],
+    pub(super) fn guard(&self) -> Guard {
+        let mut guard = Guard::default();
+        for token in &self.tokens {
+            guard.add_token(token.clone());
         }
+        guard
     }
 
     /// Whether all who reach the service itself may read them.

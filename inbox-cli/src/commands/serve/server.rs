@@ -143,7 +143,7 @@ pub(super) fn router(
     if let (Some(planned), Some(metrics)) = (&plan.metrics, shared.metrics)
         && planned.listen.is_none()
     {
-        router = router.merge(metrics.router(planned.admission()));
+        router = router.merge(metrics.router(planned.guard()));
     }
     Ok((router, api))
 }
@@ -165,7 +165,7 @@ pub(super) async fn measure(
         grace: plan.grace,
     };
     let probes = observe::probes(shared.store, shared.token, shared.parts, Detail::Reasons);
-    let router = metrics.router(planned.admission()).merge(probes);
+    let router = metrics.router(planned.guard()).merge(probes);
     serve(listener, None, router, end).await
 }
 
