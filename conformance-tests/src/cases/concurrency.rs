@@ -97,7 +97,7 @@ pub(crate) async fn one_key_is_accepted_once(cx: Context) -> CaseResult {
 
 /// Defect: a settlement that had to wait for a renewal finds the row under its old place only, and
 /// the message is finished and unfinished at the same time.
-pub(crate) async fn a_renewal_beside_a_settlement_changes_nothing(cx: Context) -> CaseResult {
+pub(crate) async fn a_renewal_during_a_settlement_changes_nothing(cx: Context) -> CaseResult {
     const ROUNDS: usize = 25;
     const MESSAGES: usize = 8;
     let inbox = cx.fresh().await?;

@@ -62,7 +62,7 @@ pub(crate) async fn get_says_so(cx: Context) -> CaseResult {
     inbox.has_state(all[0].key(), State::Pending).await
 }
 
-pub(crate) async fn a_listing_reports_it_beside_the_others(cx: Context) -> CaseResult {
+pub(crate) async fn a_listing_reports_it_with_the_others(cx: Context) -> CaseResult {
     let (inbox, _) = spoilt(&cx).await?;
     let listing = inbox.list(&Filter::default(), &Page::first(10)).await?;
     same(

@@ -439,7 +439,7 @@ async fn replay_all(inbox: Arc<dyn Inbox>, keys: Vec<Key>, by_slice: bool) -> Ca
     )))
 }
 
-async fn replay_beside_purge(cx: &Context, archived: bool) -> CaseResult {
+async fn replay_during_purge(cx: &Context, archived: bool) -> CaseResult {
     for by_slice in [false, true] {
         let inbox = cx.fresh().await?;
         let keys = finished(&inbox).await?;
@@ -473,16 +473,16 @@ async fn replay_beside_purge(cx: &Context, archived: bool) -> CaseResult {
 }
 
 pub(crate) async fn a_purge_or_a_replay_wins(cx: Context) -> CaseResult {
-    replay_beside_purge(&cx, false).await
+    replay_during_purge(&cx, false).await
 }
 
 pub(crate) async fn a_purge_of_the_archived_or_a_replay_wins(cx: Context) -> CaseResult {
-    replay_beside_purge(&cx, true).await
+    replay_during_purge(&cx, true).await
 }
 
 /// Defect: a copy that comes during the purge of its key is refused as a duplicate of what is gone, or
 /// accepted and purged with it.
-pub(crate) async fn a_copy_beside_a_purge_is_new_or_a_duplicate(cx: Context) -> CaseResult {
+pub(crate) async fn a_copy_during_a_purge_is_new_or_a_duplicate(cx: Context) -> CaseResult {
     for archived in [false, true] {
         let inbox = cx.fresh().await?;
         let keys = finished(&inbox).await?;

@@ -245,7 +245,7 @@ pub(crate) async fn two_replays_at_once_count_once(cx: Context) -> CaseResult {
 }
 
 /// An operator and a worker at once: the replay and a late settlement never both count.
-pub(crate) async fn a_replay_beside_its_worker_counts_once(cx: Context) -> CaseResult {
+pub(crate) async fn a_replay_during_its_attempt_counts_once(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     for n in 0..10 {
         let sent = message(&format!("{n}"))?;

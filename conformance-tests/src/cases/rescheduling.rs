@@ -412,7 +412,7 @@ pub(crate) async fn counts_and_lag_follow(cx: Context) -> CaseResult {
 }
 
 /// An operator and a worker at once: who comes second is told.
-pub(crate) async fn beside_a_claim_one_of_them_wins(cx: Context) -> CaseResult {
+pub(crate) async fn of_a_claim_and_a_reschedule_one_wins(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let connections = inbox.connections(2).await?;
     let request = ClaimRequest {

@@ -448,7 +448,7 @@ async fn purge_until_empty(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
 }
 
 /// Defect: a purge deadlocks with live traffic.
-pub(crate) async fn a_purge_beside_traffic_disturbs_nothing(cx: Context) -> CaseResult {
+pub(crate) async fn a_purge_during_traffic_disturbs_nothing(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let connections = inbox.connections(3).await?;
     let purger = tokio::spawn(purge_while(Arc::clone(&connections[0])));

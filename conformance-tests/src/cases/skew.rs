@@ -200,7 +200,7 @@ pub(crate) async fn two_records_of_a_key_keep_the_order(cx: Context) -> CaseResu
 }
 
 /// A transaction that settles the first as a message that blocks, and one that records the second.
-pub(crate) async fn a_record_beside_a_death_keeps_the_order(cx: Context) -> CaseResult {
+pub(crate) async fn a_record_during_a_death_keeps_the_order(cx: Context) -> CaseResult {
     let (inbox, transactions) = transactional(&cx).await?;
     for (n, end) in [End::Commit, End::RollBack].into_iter().enumerate() {
         let all = three(&inbox, &format!("key {n}")).await?;

@@ -103,7 +103,7 @@ pub(crate) fn text(outcome: &Outcome) -> String {
     line(
         "operations",
         format!(
-            "{}; besides, {} claims of nothing, {} calls failed, {} never ended",
+            "{}; also {} claims of nothing, {} calls failed, {} never ended",
             outcome.history.operations(),
             counts.empty,
             counts.failed,

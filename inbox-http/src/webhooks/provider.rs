@@ -264,7 +264,7 @@ impl Provider {
         self
     }
 
-    /// Keeps these headers of a request as headers of its message, besides `traceparent`.
+    /// Keeps these headers of a request as headers of its message, in addition to `traceparent`.
     #[must_use]
     pub fn keep_headers(mut self, names: impl IntoIterator<Item = HeaderName>) -> Self {
         self.kept_headers.extend(names);

@@ -294,7 +294,7 @@ fn check_concerns(commands: Vec<Document>) {
     for command in commands {
         let name = command.keys().next().unwrap().as_str();
         match name {
-            // What there is besides documents is read without one.
+            // What is no document is read without one.
             "listCollections" | "listIndexes" => {}
             "aggregate" | "find" => {
                 let concern = command.get_document("readConcern").unwrap();

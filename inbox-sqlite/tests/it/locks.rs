@@ -262,7 +262,7 @@ async fn connecting_ends_while_another_process_keeps_the_file() {
 }
 
 #[tokio::test]
-async fn a_worker_that_was_idle_claims_beside_other_writers() {
+async fn a_worker_that_was_idle_claims_among_other_writers() {
     let inbox = test_inbox().await;
     let stores = [inbox.store.clone(), inbox.other().await];
     let mut claimed = 0;

@@ -135,7 +135,7 @@ async fn what_another_took_over_meanwhile_is_the_others() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_handler_does_not_run_beside_itself() {
+async fn a_handler_does_not_run_twice_at_a_time() {
     let bench = bench();
     let consumer = bench.consumer();
     bench

@@ -88,7 +88,7 @@ impl Bench {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_runs_is_not_run_beside_itself() {
+async fn what_runs_is_not_run_twice_at_a_time() {
     let bench = Bench::of(["1", "2", "3"]).await;
     bench.sleep();
     bench.ends_well(3).await;

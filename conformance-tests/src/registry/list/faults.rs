@@ -78,7 +78,7 @@ macro_rules! faults {
         skew (skew) {
             two_records_of_a_key_keep_the_order:
                 "Of two transactions that record messages of one ordering key, the later message waits its turn.",
-            a_record_beside_a_death_keeps_the_order:
+            a_record_during_a_death_keeps_the_order:
                 "A record next to a transaction in which the message before it dies and blocks is not its turn.",
             two_new_messages_of_a_key_leave_it_whole:
                 "Two transactions that record new messages of one ordering key leave it in order.",
@@ -98,7 +98,7 @@ macro_rules! faults {
                 "Of a purge and a replay, by key or by slices, at the same time exactly one wins.",
             a_purge_of_the_archived_or_a_replay_wins:
                 "Of a purge of archived keys and a replay at the same time exactly one wins.",
-            a_copy_beside_a_purge_is_new_or_a_duplicate:
+            a_copy_during_a_purge_is_new_or_a_duplicate:
                 "A copy that comes during the purge of its key is a duplicate, or new and kept.",
             of_two_outcomes_one_counts:
                 "Of two outcomes of one lease at the same time one counts, whole.",

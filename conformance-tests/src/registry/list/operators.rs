@@ -23,7 +23,7 @@ macro_rules! operators {
                 "A message whose payload was dropped can be replayed only with a new one.",
             two_replays_at_once_count_once:
                 "Of two operators who replay at once, one wins and the other is told so.",
-            a_replay_beside_its_worker_counts_once:
+            a_replay_during_its_attempt_counts_once:
                 "A replay and a settlement at the same time cannot both win.",
             slices_cover_everything_once: "Slices cover every matching message once and end.",
             slices_end_although_messages_die_again:
@@ -72,7 +72,7 @@ macro_rules! operators {
             a_reschedule_wakes: "A reschedule to now wakes.",
             another_process_is_woken_by_a_reschedule: "A reschedule to now wakes other processes.",
             counts_and_lag_follow: "Counts and lag follow a reschedule.",
-            beside_a_claim_one_of_them_wins: "Of a claim and a reschedule at once one has the message.",
+            of_a_claim_and_a_reschedule_one_wins: "Of a claim and a reschedule at once one has the message.",
         }
         pauses (pauses) {
             a_pause_stops_claims: "A paused handler's messages are not handed out; others' are.",
@@ -115,7 +115,7 @@ macro_rules! operators {
                 "What was replayed, ended again or received again since it was archived is not purged.",
             two_purgers_share_the_work:
                 "Several purgers at once share the work, without errors and without counting twice.",
-            a_purge_beside_traffic_disturbs_nothing: "A purge during live traffic disturbs nothing.",
+            a_purge_during_traffic_disturbs_nothing: "A purge during live traffic disturbs nothing.",
         }
         dropping (dropping) {
             a_purge_of_a_handler_leaves_the_others:
@@ -221,7 +221,7 @@ macro_rules! operators {
                 "begin fails as corrupt where it would hand a corrupt row out, and leaves it for a claim to report.",
             what_is_set_aside_lets_its_ordering_key_go_on:
                 "A corrupt row holds its ordering key up until a claim sets it aside, and no longer.",
-            a_listing_reports_it_beside_the_others:
+            a_listing_reports_it_with_the_others:
                 "A listing reports corrupt rows together with the readable ones.",
             its_key_still_refuses_duplicates: "A corrupt row's key goes on refusing duplicates.",
             statistics_and_purge_go_on:

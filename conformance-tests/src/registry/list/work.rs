@@ -122,7 +122,7 @@ macro_rules! work {
                 "Over any number of concurrent receives of one key, one is Accepted.",
             overlapping_batches_accept_each_key_once:
                 "Overlapping batches in any order accept each key once, without an error that is not retryable.",
-            a_renewal_beside_a_settlement_changes_nothing:
+            a_renewal_during_a_settlement_changes_nothing:
                 "A lease that is extended while it is settled is settled once, and counted once.",
             a_replay_of_the_dead_spares_what_was_processed:
                 "A slice replays messages only in the states asked for, whatever else happens to them.",

@@ -169,9 +169,9 @@ macro_rules! table {
                 corrupt_row_get_says_other: broken::corrupting::Mistaken(broken::corrupting::Mistake::GetSaysOther)
                     => "corrupt::get_says_so",
                 corrupt_row_list_fails: broken::corrupting::Mistaken(broken::corrupting::Mistake::ListFails)
-                    => "corrupt::a_listing_reports_it_beside_the_others",
+                    => "corrupt::a_listing_reports_it_with_the_others",
                 corrupt_row_list_is_silent: broken::corrupting::Mistaken(broken::corrupting::Mistake::ListIsSilent)
-                    => "corrupt::a_listing_reports_it_beside_the_others",
+                    => "corrupt::a_listing_reports_it_with_the_others",
                 corrupt_row_expired_fails: broken::corrupting::Mistaken(broken::corrupting::Mistake::ExpiredFails)
                     => "corrupt::statistics_and_purge_go_on",
                 corrupt_row_claim_discards_and_is_not_counted: broken::corrupting::Mistaken(broken::corrupting::Mistake::ClaimDiscards)
@@ -255,9 +255,9 @@ macro_rules! table {
                 replay_checks_first_a_purge_of_the_archived_or_a_replay_wins: broken::racing::checks_first("replay")
                     => "races::a_purge_of_the_archived_or_a_replay_wins",
                 purge_in_steps: broken::racing::PurgesInSteps("purge")
-                    => "races::a_copy_beside_a_purge_is_new_or_a_duplicate",
+                    => "races::a_copy_during_a_purge_is_new_or_a_duplicate",
                 purge_archived_in_steps: broken::racing::PurgesInSteps("purge_archived")
-                    => "races::a_copy_beside_a_purge_is_new_or_a_duplicate",
+                    => "races::a_copy_during_a_purge_is_new_or_a_duplicate",
                 every_settlement_counted: broken::racing::Repeats::default()
                     => "races::of_two_outcomes_one_counts",
                 every_settlement_leaves_its_error: broken::racing::repeats_errors()
@@ -591,7 +591,7 @@ macro_rules! table {
                 record_that_sees_no_other_transaction: broken::skewed::Transactional(broken::skewed::Mistake::RecordsBehind)
                     => "skew::two_records_of_a_key_keep_the_order",
                 death_that_moves_on_before_its_commit: broken::skewed::Transactional(broken::skewed::Mistake::MovesOnEarly)
-                    => "skew::a_record_beside_a_death_keeps_the_order",
+                    => "skew::a_record_during_a_death_keeps_the_order",
                 roll_back_that_leaves_keys_held: broken::skewed::Transactional(broken::skewed::Mistake::LeavesKeysHeld)
                     => "skew::two_new_messages_of_a_key_leave_it_whole",
                 first_of_two_results: broken::skewed::Transactional(broken::skewed::Mistake::KeepsFirstResult)

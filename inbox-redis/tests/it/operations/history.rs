@@ -132,7 +132,7 @@ async fn fill(store: &RedisStore, count: u64) {
 
 /// History and backlog do not add to what the working side asks of the server.
 #[tokio::test]
-async fn claims_cost_the_same_beside_a_long_history() {
+async fn claims_cost_the_same_with_a_long_history() {
     let Some(server) = own(&["--appendfsync", "no"]).await else {
         return;
     };
