@@ -63,7 +63,7 @@
 //! attempts, dead letters, lost leases and a growing backlog. [`Operate`] lists, replays and discards, and so does the
 //! command `inbox`. Spans and events go to `tracing`; with the feature `metrics`, counters and
 //! histograms go to the `metrics` facade ([`telemetry`]); with the feature `opentelemetry`, spans
-//! of attempts continue the producer's trace.
+//! of attempts continue the producer's trace, and spans of receipts link to it.
 //!
 //! # Stores
 //! One Cargo feature each, which adds a module and what [`connect`] takes:
@@ -142,6 +142,8 @@ mod store_kind;
 #[cfg(feature = "metrics")]
 mod store_monitor;
 pub mod telemetry;
+#[cfg(feature = "opentelemetry")]
+mod trace;
 mod vitals;
 
 pub use backlog_gate::{BacklogGate, BacklogGateBuilder};

@@ -27,8 +27,6 @@ mod router;
 mod settling;
 mod table;
 mod task;
-#[cfg(feature = "opentelemetry")]
-mod trace;
 mod transaction;
 mod transaction_run;
 mod wakeups;

@@ -6,8 +6,6 @@ use futures_util::FutureExt as _;
 use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
 use tracing::Instrument as _;
 
-#[cfg(feature = "opentelemetry")]
-use super::trace;
 use super::{
     BatchHandler, Completion, Config, Context, FailedAttempt, Failure, Fallback, Served, batch_run,
     blocking::Watched, failed_attempt::SettleFailed, handler::Completed, router::Route,
@@ -169,11 +167,9 @@ fn span(context: &Context) -> tracing::Span {
         otel.name = tracing::field::Empty,
     );
     #[cfg(feature = "opentelemetry")]
-    trace::describe(&span, message);
+    crate::trace::attempt(&span, message);
     if let Some(traceparent) = message.headers().get(TRACEPARENT) {
         span.record("traceparent", traceparent);
-        #[cfg(feature = "opentelemetry")]
-        trace::follow(&span, traceparent, message.headers().get("tracestate"));
     }
     span
 }

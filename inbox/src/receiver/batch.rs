@@ -10,6 +10,7 @@ use std::{
 use futures_util::FutureExt as _;
 
 use inbox_source::{Delivery, Rejection, SourceError};
+use tracing::Instrument as _;
 
 use super::{
     Receiver,
@@ -41,6 +42,34 @@ type Place = std::result::Result<Range<usize>, Rejection>;
 /// Fails without having acknowledged anything when the store fails for good. May be dropped at
 /// any time: what was not acknowledged by then is delivered again.
 pub(super) async fn process<D: Delivery>(
+    receiver: &Receiver,
+    source: &str,
+    taken: Vec<Taken<D>>,
+    summary: &Mutex<Summary>,
+) -> std::result::Result<(), ReceiverError> {
+    let span = span(source, &taken);
+    store_and_finish(receiver, source, taken, summary)
+        .instrument(span)
+        .await
+}
+
+fn span<D>(source: &str, taken: &[Taken<D>]) -> tracing::Span {
+    let span = tracing::info_span!(
+        "receive",
+        source,
+        deliveries = taken.len(),
+        otel.kind = tracing::field::Empty,
+        otel.name = tracing::field::Empty,
+    );
+    #[cfg(feature = "opentelemetry")]
+    {
+        let messages = taken.iter().filter_map(|taken| taken.message.as_ref().ok());
+        crate::trace::receipt(&span, source, taken.len(), messages);
+    }
+    span
+}
+
+async fn store_and_finish<D: Delivery>(
     receiver: &Receiver,
     source: &str,
     taken: Vec<Taken<D>>,

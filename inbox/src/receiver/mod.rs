@@ -123,6 +123,11 @@ impl Receiver {
     /// May be dropped at any await point: deliveries that were taken and not acknowledged by then
     /// are dropped, and the broker delivers them again.
     ///
+    /// Each batch is stored and acknowledged in a `tracing` span `receive`. With the feature `opentelemetry` and a
+    /// layer of `tracing-opentelemetry` it has the name and the attributes of OpenTelemetry's conventions for
+    /// messaging, and a link to the producer's span of each message that has the header
+    /// [`traceparent`](crate::headers::TRACEPARENT), up to the limit of the SDK (128 unless set).
+    ///
     /// # Errors
     /// [`ReceiverError::Store`] when the store fails in a way that waiting does not mend (schema
     /// missing, permission denied…); nothing of that batch or a later one is acknowledged.

@@ -1,31 +1,99 @@
-//! The span of an attempt continues the producer's trace.
+//! The span of an attempt continues the producer's trace, and that of a receipt links to it.
 
 use std::sync::Arc;
 
-use inbox::{Context, Failure, Router};
+use inbox::receiver::{ChannelSource, Receiver};
+use inbox::{CancellationToken, Context, Failure, Message, Router};
 use opentelemetry::trace::{SpanId, SpanKind, TraceId, TracerProvider as _};
-use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider};
+use opentelemetry_sdk::trace::{InMemorySpanExporter, SdkTracerProvider, SpanData};
 use tracing_subscriber::layer::SubscriberExt as _;
 
 use crate::{logged, processor_support::*};
 
-#[tokio::test]
-async fn each_attempt_is_a_child_of_the_producers_span() {
+/// Subscribes until the guard is dropped.
+fn export() -> (InMemorySpanExporter, SdkTracerProvider, impl Drop) {
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder()
         .with_simple_exporter(exporter.clone())
         .build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));
-    let subscriber = tracing_subscriber::registry().with(layer);
-    let _guard = logged::subscribe(subscriber);
+    let guard = logged::subscribe(tracing_subscriber::registry().with(layer));
+    (exporter, provider, guard)
+}
 
+const TRACEPARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
+fn traced(id: u32, value: &str) -> Message {
+    let name = inbox::headers::TRACEPARENT;
+    message(id).with_header(name, value).unwrap()
+}
+
+#[tokio::test]
+async fn a_receipt_links_to_the_span_of_each_producer() {
+    let (exporter, provider, _guard) = export();
     let spy = Arc::new(Spy::new());
-    let traceparent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-    let traced = |id, value| {
-        let name = inbox::headers::TRACEPARENT;
-        message(id).with_header(name, value).unwrap()
-    };
-    spy.receive_all([traced(1, traceparent), traced(2, "not a trace"), message(3)])
+    let other = "00-11111111111111111111111111111111-2222222222222222-01";
+    let (sender, channel) = tokio::sync::mpsc::channel(10);
+    // The copy has come by another span.
+    let copy = traced(1, other);
+    for message in [
+        traced(1, TRACEPARENT),
+        copy,
+        traced(2, "not a trace"),
+        message(3),
+    ] {
+        sender.send(message).await.unwrap();
+    }
+    drop(sender);
+    let receiver = Receiver::builder(spy.clone()).build();
+    let mut source = ChannelSource::new(channel);
+    let summary = receiver
+        .run(&mut source, CancellationToken::new())
+        .await
+        .unwrap();
+    assert_eq!((summary.accepted, summary.duplicates), (3, 1));
+
+    provider.force_flush().unwrap();
+    let spans = exporter.get_finished_spans().unwrap();
+    let receipts: Vec<_> = spans
+        .iter()
+        .filter(|span| span.name.starts_with("receive "))
+        .collect();
+    assert!(
+        receipts
+            .iter()
+            .all(|span| span.span_kind == SpanKind::Client)
+    );
+    let count = |span: &&SpanData| attribute(span, "messaging.batch.message_count");
+    let counts = receipts
+        .iter()
+        .filter_map(count)
+        .map(|text| text.parse::<u64>().unwrap());
+    assert_eq!(counts.sum::<u64>(), 4);
+    let links = receipts.iter().flat_map(|span| span.links.iter());
+    let linked: Vec<_> = links
+        .map(|link| link.span_context.trace_id().to_string())
+        .collect();
+    assert_eq!(
+        linked,
+        [
+            "0af7651916cd43dd8448eb211c80319c",
+            "11111111111111111111111111111111"
+        ]
+    );
+}
+
+fn attribute(span: &SpanData, name: &str) -> Option<String> {
+    let mut all = span.attributes.iter();
+    let found = all.find(|attribute| attribute.key.as_str() == name);
+    found.map(|attribute| attribute.value.to_string())
+}
+
+#[tokio::test]
+async fn each_attempt_is_a_child_of_the_producers_span() {
+    let (exporter, provider, _guard) = export();
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([traced(1, TRACEPARENT), traced(2, "not a trace"), message(3)])
         .await;
     let router = Router::new(billing()).on("order.placed", |context: Context| async move {
         match (context.message().id().as_str(), context.attempts().started) {
@@ -45,21 +113,16 @@ async fn each_attempt_is_a_child_of_the_producers_span() {
     assert_eq!(attempts.len(), 4);
     for span in &attempts {
         assert_eq!(span.span_kind, SpanKind::Consumer);
-        let attribute = |name: &str| {
-            let mut all = span.attributes.iter();
-            let found = all.find(|attribute| attribute.key.as_str() == name);
-            found.map(|attribute| attribute.value.to_string())
-        };
         for (name, value) in [
             ("messaging.system", "inbox"),
             ("messaging.operation.type", "process"),
             ("messaging.destination.name", "billing"),
         ] {
-            assert_eq!(attribute(name).as_deref(), Some(value), "{name}");
+            assert_eq!(attribute(span, name).as_deref(), Some(value), "{name}");
         }
-        let id = attribute("messaging.message.id").unwrap();
+        let id = attribute(span, "messaging.message.id").unwrap();
         assert!(["1", "2", "3"].contains(&id.as_str()), "{id}");
-        assert!(attribute("messaging.message.body.size").is_some());
+        assert!(attribute(span, "messaging.message.body.size").is_some());
     }
     let trace = TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").unwrap();
     let parent = SpanId::from_hex("b7ad6b7169203331").unwrap();

@@ -1,4 +1,4 @@
-//! The producer's trace, and what OpenTelemetry calls an attempt.
+//! The producer's trace, and what OpenTelemetry calls an attempt and a receipt.
 
 use opentelemetry::{
     Context,
@@ -7,35 +7,55 @@ use opentelemetry::{
 use tracing::Span;
 use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
-use crate::Message;
+use crate::{Message, headers::TRACEPARENT};
 
-/// Names an attempt's span, and gives it attributes, by OpenTelemetry's conventions for messaging. The
-/// handler is what messages are sent to.
-pub(super) fn describe(span: &Span, message: &Message) {
+/// Names an attempt's span, gives it attributes by OpenTelemetry's conventions for messaging, and makes it a
+/// child of the producer's span. The handler is what messages are sent to.
+pub(crate) fn attempt(span: &Span, message: &Message) {
     let handler = message.handler().as_str();
-    span.record("otel.kind", "consumer");
-    span.record("otel.name", format!("process {handler}"));
-    for (name, value) in [
-        ("messaging.system", "inbox"),
-        ("messaging.operation.name", "process"),
-        ("messaging.operation.type", "process"),
-        ("messaging.destination.name", handler),
-        ("messaging.message.id", message.id().as_str()),
-    ] {
-        span.set_attribute(name, value.to_owned());
-    }
+    describe(span, "consumer", "process", handler);
+    span.set_attribute("messaging.message.id", message.id().as_str().to_owned());
     let size = i64::try_from(message.payload().len()).unwrap_or(i64::MAX);
     span.set_attribute("messaging.message.body.size", size);
-}
-
-/// Makes `span` a child of the span that `traceparent` names. What is not a trace context is
-/// passed over: a header is no reason to fail.
-pub(super) fn follow(span: &Span, traceparent: &str, tracestate: Option<&str>) {
-    if let Some(parent) = parse(traceparent, tracestate) {
-        let context = Context::new().with_remote_span_context(parent);
+    if let Some(producer) = producer(message) {
+        let context = Context::new().with_remote_span_context(producer);
         // It fails where no layer takes part, or has sampled the span out.
         let _ = span.set_parent(context);
     }
+}
+
+/// The same for the span in which a batch is stored. It has as many producers as messages, so it has a link to each.
+pub(crate) fn receipt<'a>(
+    span: &Span,
+    source: &str,
+    deliveries: usize,
+    messages: impl Iterator<Item = &'a Message>,
+) {
+    describe(span, "client", "receive", source);
+    let deliveries = i64::try_from(deliveries).unwrap_or(i64::MAX);
+    span.set_attribute("messaging.batch.message_count", deliveries);
+    for producer in messages.filter_map(producer) {
+        span.add_link(producer);
+    }
+}
+
+fn describe(span: &Span, kind: &'static str, operation: &'static str, destination: &str) {
+    span.record("otel.kind", kind);
+    span.record("otel.name", format!("{operation} {destination}"));
+    for (name, value) in [
+        ("messaging.system", "inbox"),
+        ("messaging.operation.name", operation),
+        ("messaging.operation.type", operation),
+        ("messaging.destination.name", destination),
+    ] {
+        span.set_attribute(name, value.to_owned());
+    }
+}
+
+/// The span that the message's headers name. What is no trace context is passed over: a header is no reason to fail.
+fn producer(message: &Message) -> Option<SpanContext> {
+    let headers = message.headers();
+    parse(headers.get(TRACEPARENT)?, headers.get("tracestate"))
 }
 
 /// Reads `version-trace-span-flags`, as the W3C's recommendation has it: later versions may add
