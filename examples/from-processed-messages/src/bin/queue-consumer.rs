@@ -1,7 +1,7 @@
 //! A queue's consumer as one service: it stores what comes and charges each order once, however often
 //! it comes. Orders on standard input stand for the queue; Ctrl-C ends it.
 //!
-//! `echo '{"order": 7}' | cargo run -p example-programs --bin queue-consumer -- orders.db`
+//! `echo '{"order": 7}' | cargo run -p from-processed-messages --bin queue-consumer -- orders.db`
 
 use std::{env, error::Error, io, thread, time::Duration};
 

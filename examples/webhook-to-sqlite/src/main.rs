@@ -1,0 +1,67 @@
+//! Webhooks of GitHub: `GITHUB_SECRET=… webhook-to-sqlite ADDRESS FILE`. A push is stored before it is
+//! answered, and its build is entered afterwards, once.
+
+use std::{error::Error, sync::Arc, time::Duration};
+
+use axum::Router as WebRouter;
+use inbox::sqlite::{SqliteOptions, SqliteStore, sqlx};
+use inbox::{CancellationToken, Context, Failure, Janitor, Processor, Router};
+use inbox::{Schema as _, Service, Transactional as _, in_transaction_fn};
+use inbox_http::{Endpoint, Provider, WebhookReceiver};
+
+const TABLE: &str = "CREATE TABLE IF NOT EXISTS build (revision TEXT NOT NULL)";
+
+#[derive(serde::Deserialize)]
+struct Push {
+    after: String,
+}
+
+#[tokio::main]
+async fn main() -> Result<(), Box<dyn Error>> {
+    let mut arguments = std::env::args().skip(1);
+    let usage = "usage: webhook-to-sqlite ADDRESS FILE";
+    let address = arguments.next().ok_or(usage)?;
+    let file = arguments.next().ok_or(usage)?;
+    let store = SqliteStore::connect(SqliteOptions::new(file)).await?;
+    store.migrate().await?;
+    let mut setup = store.open().await?;
+    sqlx::query(TABLE).execute(&mut *setup).await?;
+    store.commit(setup).await?;
+
+    let build = in_transaction_fn(store.clone(), |mut tx, context: Context| async move {
+        let body = context.message().payload();
+        let push: Push = serde_json::from_slice(body).map_err(Failure::dead)?;
+        let insert = sqlx::query("INSERT INTO build (revision) VALUES (?)").bind(push.after);
+        insert.execute(&mut **tx).await?;
+        Ok::<_, Failure>(())
+    });
+    let inbox = Arc::new(store);
+    let processor = Processor::builder(inbox.clone())
+        .router(Router::new("ci").on("push", build))
+        .lease(Duration::from_secs(10)) // when another process takes over from one that was killed
+        .build()?;
+    let github = Provider::github([std::env::var("GITHUB_SECRET")?])?;
+    let webhooks =
+        WebhookReceiver::new(inbox.clone()).endpoint("/github", Endpoint::new(github, ["ci"])?)?;
+    let app = WebRouter::new().merge(webhooks.into_router());
+    let listener = tokio::net::TcpListener::bind(address).await?;
+    println!("listening on {}", listener.local_addr()?);
+
+    let month = Duration::from_secs(30 * 24 * 60 * 60);
+    let janitor = Janitor::builder(inbox.clone()).keep_processed(month);
+    let service = Service::builder(inbox)
+        .processor("ci", processor)
+        .janitor("retention", janitor.build()?)
+        .task("web", |shutdown: CancellationToken| async move {
+            let server = axum::serve(listener, app);
+            server
+                .with_graceful_shutdown(shutdown.cancelled_owned())
+                .await
+        })
+        .build()?;
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
+    println!("{}", service.run(shutdown).await?);
+    Ok(())
+}
