@@ -52,6 +52,8 @@ pub(crate) struct ByStates {
     /// Dead or discarded messages only. Without a condition on `$3`, which says the same as `$10`
     /// and `$11` then, and which the planner would take for a rare one.
     pub(crate) set_aside: SqlStr,
+    /// Leased messages only, by the index that claims use: they are few, however long the backlog.
+    pub(crate) leased: SqlStr,
 }
 
 impl Statements {
@@ -76,6 +78,7 @@ impl Statements {
                     &format!("{done} AND {named}"),
                 ),
                 set_aside: of("s.state = 3", "s.state = 4"),
+                leased: of(include_str!("sql/list_leased.sql").trim_end(), "false"),
             }
         };
         let list = |beyond: &str, direction: &str| {

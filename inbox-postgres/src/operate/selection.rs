@@ -47,6 +47,8 @@ impl<'a> Selection<'a> {
             &by_states.named
         } else if !self.states.is_empty() && self.states.iter().all(set_aside) {
             &by_states.set_aside
+        } else if self.states == [State::Leased] {
+            &by_states.leased
         } else {
             &by_states.any
         }

@@ -170,6 +170,14 @@ impl Measured {
         self.note("claim a run", all, before).await;
         let leases: Vec<Lease> = claims.leased.into_iter().map(|l| l.lease).collect();
         assert_eq!(leases.len(), 10);
+        let leased = Filter {
+            states: vec![State::Leased],
+            handler: Some(handler("runs")),
+            ..Filter::default()
+        };
+        let listed = self.store.list(&leased, &Page::first(20)).await.unwrap();
+        assert_eq!(listed.records.len(), 10, "those behind others included");
+        self.note("list the leased", all, before).await;
         self.settle_as(&leases[..1], &processed()).await;
         self.note("settle the first of a run", all, before).await;
         self.settle_as(&leases[1..2], &retry(Duration::ZERO)).await;
