@@ -162,6 +162,36 @@ impl Selection {
         let beyond = self.beyond.as_ref();
         beyond.is_none_or(|beyond| beyond.means(record))
     }
+
+    /// Its filter without what a store has to look for among messages, to be applied by
+    /// [`means_among`](Self::means_among): so a page of it costs the same however few are meant.
+    pub(crate) fn wide(&self) -> Filter {
+        Filter {
+            kind: None,
+            error_contains: None,
+            error_type: None,
+            ..self.filter.clone()
+        }
+    }
+
+    /// Whether it means a record that [`wide`](Self::wide) means.
+    pub(crate) fn means_among(&self, record: &Record) -> bool {
+        let error = record.last_error.as_deref();
+        let Filter {
+            kind,
+            error_contains,
+            error_type,
+            ..
+        } = &self.filter;
+        kind.as_ref().is_none_or(|kind| *kind == record.kind)
+            && error_contains
+                .as_ref()
+                .is_none_or(|text| error.is_some_and(|error| error.contains(text)))
+            && error_type
+                .as_ref()
+                .is_none_or(|own| error.and_then(ErrorType::of).as_ref() == Some(own))
+            && self.means(record)
+    }
 }
 
 impl Beyond {

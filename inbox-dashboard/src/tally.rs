@@ -107,14 +107,14 @@ impl Tally {
             newest_first: true,
             ..Page::first(STEP)
         });
-        let listing = store.list(&selection.filter, page).await?;
+        let listing = store.list(&selection.wide(), page).await?;
         self.looked_at += (listing.records.len() + listing.corrupt.len()) as u64;
         self.summary.corrupt += listing.corrupt.len() as u64;
         self.summary.is_complete = listing.next.is_none();
         page.after = listing.next;
         self.read_at = Some(Instant::now());
         for record in listing.records {
-            if selection.means(&record) {
+            if selection.means_among(&record) {
                 self.add(record);
             }
         }
@@ -188,11 +188,12 @@ impl Tallies {
     ) -> Result<OwnedMutexGuard<Tally>, Fault> {
         within(async {
             let mut tally = self.find(selection).lock_owned().await;
+            let goes_on = more && tally.read_at.is_some() && tally.is_growing();
             let is_fresh = tally.read_at.is_some_and(|at| at.elapsed() < FRESH);
-            if !is_fresh && !(more && tally.is_growing()) {
+            if !goes_on && !is_fresh {
                 *tally = Tally::default();
             }
-            if tally.read_at.is_none() || (more && tally.is_growing()) {
+            if goes_on || !is_fresh {
                 tally.step(store, selection).await?;
             }
             Ok(tally)

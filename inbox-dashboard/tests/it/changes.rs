@@ -147,7 +147,7 @@ async fn a_group_is_replayed_and_nothing_else() {
                 [("handler", "one"), ("error_shape", "plain")],
             ),
         ] {
-            let dry = page(
+            let dry = whole_page(
                 &router,
                 &format!("/confirm?action=replay&handler=one&{query}"),
             )

@@ -171,6 +171,23 @@ pub(crate) async fn page(router: &Router, path: &str) -> Answer {
     answer
 }
 
+/// Where a page asks for more by itself.
+pub(crate) fn more_of(page: &Answer) -> Option<String> {
+    let text = page.text();
+    let (_, behind) = text.split_once("hx-get=\"")?;
+    let (path, _) = behind.split_once('"')?;
+    Some(format!("/{}", path.replace("&amp;", "&")))
+}
+
+/// A page that has looked at all there is.
+pub(crate) async fn whole_page(router: &Router, path: &str) -> Answer {
+    let mut answer = page(router, path).await;
+    while let Some(more) = more_of(&answer) {
+        answer = page(router, &more).await;
+    }
+    answer
+}
+
 pub(crate) async fn post_json(router: &Router, path: &str, body: Value) -> Answer {
     let request = Request::builder()
         .method(Method::POST)
