@@ -36,6 +36,8 @@ enum Defect {
     FailsForGoodOnCut,
     TakesAnyMapping,
     KeepsOtherBytes,
+    /// None: a source may be slow.
+    IsSlow,
 }
 
 struct Broken {
@@ -157,6 +159,10 @@ impl Source for BrokenSource {
                 _ => {}
             }
             self.ready.extend(some);
+        }
+        if self.defect == Defect::IsSlow {
+            // Ten take longer than any case lets a batch linger.
+            tokio::time::sleep(Duration::from_millis(60)).await;
         }
         let next = match self.ready.pop_front() {
             Some(delivery) => Ok(Some(delivery)),
@@ -321,4 +327,25 @@ broken! {
     fails_for_good_when_it_is_cut: Queue, FailsForGoodOnCut => "broker::a_kill_in_mid_flow";
     takes_any_mapping: Queue, TakesAnyMapping => "mapping::an_unstable_position_is_refused";
     keeps_other_bytes: Queue, KeepsOtherBytes => "poison::it_is_kept_with_its_bytes";
+}
+
+/// A case that counts what is handed out must not blame a source for a machine that is slow.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_slow_source_is_not_blamed() {
+    let slow = [
+        "flow::no_more_than_may_be_unacknowledged",
+        "flow::the_rest_is_for_others",
+        "acknowledging::what_is_stored_and_no_more",
+        "acknowledging::what_is_held_is_not_given_to_others",
+    ];
+    let cases = CASES.iter().filter(|case| slow.contains(&case.name));
+    let running = cases.map(async |case| {
+        let broker = Arc::new(Broken {
+            broker: MemoryBroker::new(MemoryKind::Queue),
+            defect: Defect::IsSlow,
+        });
+        let verdict = run(case, broker, Duration::from_secs(20)).await;
+        assert_eq!(verdict, Verdict::Passed, "{}", case.name);
+    });
+    futures_util::future::join_all(running).await;
 }
