@@ -64,6 +64,8 @@ impl ClockOffset {
 /// sleeping.
 #[derive(Clone, Debug, Default)]
 pub struct Clock {
+    /// The time that it was stopped at, in microseconds.
+    stopped_at: Option<i64>,
     offset: ClockOffset,
 }
 
@@ -74,10 +76,22 @@ impl Clock {
         Self::default()
     }
 
+    /// A clock that stands still at `time` until it is moved forward. For tests that have to run the same
+    /// way each time.
+    #[must_use]
+    pub fn stopped_at(time: SystemTime) -> Self {
+        Self {
+            stopped_at: Some(to_micros(time)),
+            ..Self::default()
+        }
+    }
+
     /// Microseconds since 1970-01-01 UTC.
     #[must_use]
     pub fn now_micros(&self) -> i64 {
-        to_micros(SystemTime::now()).saturating_add(self.offset.micros())
+        let start = self.stopped_at;
+        let start = start.unwrap_or_else(|| to_micros(SystemTime::now()));
+        start.saturating_add(self.offset.micros())
     }
 
     /// Moves this clock and all its clones forward. For tests.
@@ -104,6 +118,16 @@ mod tests {
         assert_eq!(duration_micros(Duration::from_nanos(1)), 1);
         assert_eq!(duration_micros(Duration::ZERO), 0);
         assert_eq!(duration_micros(Duration::MAX), MAX_MICROS);
+    }
+
+    #[test]
+    fn a_stopped_clock_moves_only_when_it_is_moved() {
+        let clock = Clock::stopped_at(from_micros(1_000));
+        let clone = clock.clone();
+        assert_eq!(clock.now_micros(), 1_000);
+        clone.advance(Duration::from_micros(5));
+        assert_eq!(clock.now_micros(), 1_005);
+        assert_eq!(clone.now_micros(), 1_005);
     }
 
     #[test]
