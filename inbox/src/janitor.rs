@@ -376,6 +376,7 @@ impl Janitor {
             }
         };
         tokio::select! {
+            biased;
             () = shutdown.cancelled() => {}
             () = sweeps => {}
         }
