@@ -237,7 +237,8 @@ enum Until {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Summary {
-    /// Messages claimed.
+    /// Messages claimed. One whose lease has run out while it is held here, and that is claimed again, counts
+    /// twice, and ends once.
     pub claimed: u64,
     /// Messages settled as processed.
     pub processed: u64,

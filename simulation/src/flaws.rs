@@ -1,0 +1,236 @@
+//! Stores and sources that are broken on purpose: what the rules are there for.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use inbox::{
+    Begun, Capabilities, ClaimRequest, Claims, Clock, Extended, FencingToken, HandlerName, Key,
+    Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, PurgeRequest, Receipt, Result,
+    Settled, Settlement, State, Store, Subscription,
+};
+use inbox_memory::MemoryStore;
+
+/// What is broken.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Flaw {
+    /// A source that acknowledges what it hands out.
+    AcknowledgesFirst,
+    /// A final key is accepted again.
+    ForgetsDuplicates,
+    /// Tokens are not compared.
+    NoFencing,
+    /// Renewals are answered and not done.
+    RenewsNothing,
+    /// Lost leases are answered as renewed.
+    HidesLostLeases,
+    /// Ordering keys are not kept.
+    NoOrder,
+    /// A message that is to be retried is not handed out again.
+    LosesRetries,
+    /// A lease does not end by itself.
+    EndlessLeases,
+    /// A completion is answered and not done.
+    ForgetsCompletions,
+    /// A message that is held is handed out once more.
+    HandsOutTwice,
+    /// What is held can be begun inline.
+    BeginsWhatIsHeld,
+    /// The last message of a batch is answered as accepted and not stored.
+    LosesMessages,
+}
+
+impl Flaw {
+    /// All of them.
+    pub const ALL: [Self; 12] = [
+        Self::AcknowledgesFirst,
+        Self::ForgetsDuplicates,
+        Self::NoFencing,
+        Self::RenewsNothing,
+        Self::HidesLostLeases,
+        Self::NoOrder,
+        Self::LosesRetries,
+        Self::EndlessLeases,
+        Self::ForgetsCompletions,
+        Self::HandsOutTwice,
+        Self::BeginsWhatIsHeld,
+        Self::LosesMessages,
+    ];
+}
+
+/// A memory store that is broken in one way.
+pub(crate) struct Flawed {
+    pub(crate) flaw: Flaw,
+    pub(crate) memory: MemoryStore,
+    pub(crate) clock: Clock,
+    /// The newest lease of each message.
+    pub(crate) newest: Mutex<BTreeMap<Key, Leased>>,
+}
+
+impl Flawed {
+    fn newest(&self) -> MutexGuard<'_, BTreeMap<Key, Leased>> {
+        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember<'a>(&self, leased: impl IntoIterator<Item = &'a Leased>) {
+        let mut newest = self.newest();
+        for leased in leased {
+            newest.insert(leased.lease.key.clone(), leased.clone());
+        }
+    }
+
+    fn newest_lease(&self, lease: &Lease) -> Lease {
+        let newest = self.newest();
+        newest
+            .get(&lease.key)
+            .map_or_else(|| lease.clone(), |leased| leased.lease.clone())
+    }
+
+    fn in_future(&self, by: Duration) -> std::time::SystemTime {
+        let micros = u64::try_from(self.clock.now_micros()).unwrap_or(0);
+        std::time::UNIX_EPOCH + Duration::from_micros(micros) + by
+    }
+
+    /// A message whose lease has not run out.
+    fn held(&self, of: impl Fn(&Leased) -> bool) -> Option<Leased> {
+        let now = self.in_future(Duration::ZERO);
+        let newest = self.newest();
+        let mut held = newest.values().filter(|leased| leased.lease.until > now);
+        held.find(|leased| of(leased)).cloned()
+    }
+
+    fn outcome(&self, outcome: Outcome) -> Outcome {
+        let never = Duration::from_secs(10_000_000);
+        match (self.flaw, outcome) {
+            (Flaw::LosesRetries, Outcome::Retry { error, .. }) => Outcome::Retry {
+                after: never,
+                error,
+            },
+            (_, outcome) => outcome,
+        }
+    }
+}
+
+#[async_trait]
+impl Store for Flawed {
+    fn capabilities(&self) -> Capabilities {
+        self.memory.capabilities()
+    }
+
+    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
+        let mut messages = messages.to_vec();
+        let mut lost = None;
+        match self.flaw {
+            Flaw::ForgetsDuplicates => {
+                for message in &messages {
+                    for state in [State::Processed, State::Dead] {
+                        let all = PurgeRequest::new(state, Duration::ZERO, 1)
+                            .map_err(|invalid| invalid.in_operation("receive"))?;
+                        let keys = [message.key().clone()];
+                        self.memory.purge_archived(&all, &keys).await?;
+                    }
+                }
+            }
+            Flaw::NoOrder => {
+                messages = messages
+                    .iter()
+                    .map(|message| {
+                        let (handler, id) = (message.handler().clone(), message.id().clone());
+                        let payload = message.payload().clone();
+                        Message::new(handler, id, message.kind().clone(), payload)
+                    })
+                    .collect();
+            }
+            Flaw::LosesMessages if messages.len() > 1 => lost = messages.pop(),
+            _ => {}
+        }
+        let mut receipts = self.memory.receive(&messages).await?;
+        receipts.extend(lost.map(|_| Receipt::Accepted));
+        Ok(receipts)
+    }
+
+    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
+        let mut request = request.clone();
+        if self.flaw == Flaw::EndlessLeases {
+            let worker = request.terms.worker().clone();
+            request.terms = LeaseTerms::new(LeaseTerms::MAX, worker)
+                .map_err(|invalid| invalid.in_operation("claim"))?;
+        }
+        let mut claims = self.memory.claim(&request).await?;
+        if self.flaw == Flaw::HandsOutTwice && claims.leased.is_empty() {
+            claims.leased.extend(self.held(|_| true));
+        }
+        self.remember(&claims.leased);
+        Ok(claims)
+    }
+
+    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let is_forgotten = |settlement: &&Settlement| {
+            let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
+            self.flaw == Flaw::ForgetsCompletions && is_processed
+        };
+        let mut answers = Vec::new();
+        for settlement in settlements {
+            if is_forgotten(&settlement) {
+                answers.push(Settled::Done);
+                continue;
+            }
+            let lease = match self.flaw {
+                Flaw::NoFencing => self.newest_lease(&settlement.lease),
+                _ => settlement.lease.clone(),
+            };
+            let outcome = self.outcome(settlement.outcome.clone());
+            let settled = self.memory.settle(&[Settlement { lease, outcome }]).await?;
+            self.newest().remove(&settlement.lease.key);
+            answers.extend(settled);
+        }
+        Ok(answers)
+    }
+
+    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        if self.flaw == Flaw::RenewsNothing {
+            let until = self.in_future(length);
+            return Ok(leases.iter().map(|_| Extended::Until(until)).collect());
+        }
+        let mut leases = leases.to_vec();
+        if self.flaw == Flaw::NoFencing {
+            leases = leases
+                .iter()
+                .map(|lease| self.newest_lease(lease))
+                .collect();
+        }
+        let length = match self.flaw {
+            Flaw::EndlessLeases => LeaseTerms::MAX,
+            _ => length,
+        };
+        let mut extended = self.memory.extend(&leases, length).await?;
+        if self.flaw == Flaw::HidesLostLeases {
+            extended.fill(Extended::Until(self.in_future(length)));
+        }
+        Ok(extended)
+    }
+
+    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        let begun = self.memory.begin(message, terms).await?;
+        if let Begun::Run(leased) = &begun {
+            self.remember([&**leased]);
+        }
+        if self.flaw == Flaw::BeginsWhatIsHeld
+            && matches!(begun, Begun::Busy { .. })
+            && let Some(mut held) = self.held(|leased| leased.lease.key == *message.key())
+        {
+            held.lease.token = FencingToken::new(held.lease.token.get() + 1);
+            return Ok(Begun::Run(Box::new(held)));
+        }
+        Ok(begun)
+    }
+
+    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
+        self.memory.subscribe(handlers).await
+    }
+
+    async fn close(&self) {}
+}

@@ -1,0 +1,219 @@
+//! The runtime of an inbox, its receivers, processors, inline consumer and janitor, on the memory store
+//! under faults that are drawn from a seed: the same seed is the same run, to the microsecond.
+//!
+//! One thread, and a clock that is paused: time passes when nothing is left to do. A [`Scenario`] says
+//! what is delivered, what handlers do, which calls of the store go wrong and how, and which parts are
+//! stopped or killed. Until [`CALM`]; from then on all works, and all that was accepted has to come to its
+//! end. What really happened is held to the rules while it happens.
+//!
+//! Not simulated: SQLite, whose driver has threads of its own, so that runs would differ; and clocks of
+//! workers that differ from each other. The runtime measures leases by the tasks' common clock; the
+//! store's goes faster or slower than that, and jumps.
+
+mod broker;
+mod flaws;
+mod handler;
+mod history;
+mod parts;
+mod scenario;
+mod shrink;
+mod store;
+mod world;
+
+use std::{
+    collections::BTreeMap,
+    panic,
+    sync::{Arc, Once},
+    time::{Duration, UNIX_EPOCH},
+};
+
+use inbox::{CancellationToken, Clock, Filter, Operate as _, Page, State, Store};
+use inbox_memory::{MemoryOptions, MemoryStore};
+use tokio::{
+    task::JoinSet,
+    time::{Instant, sleep, sleep_until},
+};
+
+pub use flaws::Flaw;
+pub use history::Violation;
+pub use scenario::{CALM, Scenario};
+pub use shrink::shrink;
+
+use broker::Broker;
+use history::{History, Terms};
+use scenario::Part;
+use world::{HANDLERS, World};
+
+/// The text of panics that are planned.
+pub(crate) const PLANNED: &str = "planned panic";
+
+/// What came of a run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ran {
+    /// The first rule that was broken.
+    pub broken: Option<Violation>,
+    /// All that happened, line by line, if it was asked for.
+    pub trace: Vec<String>,
+}
+
+/// Runs a scenario, on a store that is broken in this way, if in any.
+///
+/// # Errors
+/// The text of what keeps the simulation itself from running.
+pub fn run(scenario: Scenario, flaw: Option<Flaw>, is_traced: bool) -> Result<Ran, String> {
+    quiet();
+    fastrand::seed(scenario.seed);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .map_err(|error| error.to_string())?;
+    runtime.block_on(simulate(scenario, flaw, is_traced))
+}
+
+/// Says nothing of panics that are planned.
+fn quiet() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let told = panic::take_hook();
+        panic::set_hook(Box::new(move |info| {
+            if info.payload().downcast_ref::<&str>() != Some(&PLANNED) {
+                told(info);
+            }
+        }));
+    });
+}
+
+async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Result<Ran, String> {
+    let text = |invalid: inbox::Invalid| invalid.to_string();
+    let clock = Clock::stopped_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
+    let memory = MemoryStore::with(MemoryOptions::new().clock(clock.clone()));
+    let store: Arc<dyn Store> = match flaw {
+        None | Some(Flaw::AcknowledgesFirst) => Arc::new(memory.clone()),
+        Some(flaw) => Arc::new(flaws::Flawed {
+            flaw,
+            memory: memory.clone(),
+            clock: clock.clone(),
+            newest: std::sync::Mutex::default(),
+        }),
+    };
+    let settings = &scenario.settings;
+    let terms = Terms {
+        retention: i64::try_from(settings.retention * 1_000).unwrap_or(i64::MAX),
+        attempts: settings.attempts,
+        store_timeout: settings.store_timeout,
+        repeats: (settings.runs && settings.timeout.is_some()).then_some(HANDLERS[1]),
+        drifts: scenario.clock_percent > 100 || !scenario.jumps.is_empty(),
+        ordering_keys: BTreeMap::new(),
+    };
+    let history = History::new(terms, traced);
+    let world = World::new(scenario, flaw, memory, store, clock, history).map_err(text)?;
+    let keys = world.messages.iter().filter_map(|message| {
+        let ordering_key = message.ordering_key()?;
+        let both = format!("{}/{}", message.handler(), ordering_key.as_str());
+        Some((message.key().clone(), both))
+    });
+    let keys = keys.collect();
+    world.history().ordered_by(keys);
+    let world = Arc::new(world);
+    let broker = Arc::new(Broker::new(world.clone()));
+    let waiting = Arc::new(parts::Inline::default());
+    let end = CancellationToken::new();
+    let mut all = JoinSet::new();
+    let settings = &world.scenario.settings;
+    for number in 0..settings.receivers {
+        let (of, broker) = (world.clone(), broker.clone());
+        let live = move |part, stop| parts::receiver(of.clone(), broker.clone(), part, stop);
+        let part = Part::Receiver(number);
+        all.spawn(parts::live_on(world.clone(), part, end.clone(), live));
+    }
+    for number in 0..settings.processors {
+        let of = world.clone();
+        let live = move |part, stop| parts::processor(of.clone(), part, stop);
+        let part = Part::Processor(number);
+        all.spawn(parts::live_on(world.clone(), part, end.clone(), live));
+    }
+    let of = world.clone();
+    let live = move |part, stop| parts::inline(of.clone(), waiting.clone(), part, stop);
+    all.spawn(parts::live_on(
+        world.clone(),
+        Part::Inline,
+        end.clone(),
+        live,
+    ));
+    all.spawn(parts::janitor(world.clone(), end.clone()));
+    let broken = world.history().broken.clone();
+    let whole = async {
+        sleep_until(world.at(CALM)).await;
+        come_to_an_end(&world, &broker).await;
+        end.cancel();
+        while all.join_next().await.is_some() {}
+    };
+    tokio::select! {
+        biased;
+        () = broken.notified() => {}
+        () = whole => {}
+    }
+    let mut history = world.history();
+    Ok(Ran {
+        broken: history.violations.first().cloned(),
+        trace: history.lines.take().unwrap_or_default(),
+    })
+}
+
+/// Waits until all is done that was delivered, for as long as it may take.
+async fn come_to_an_end(world: &Arc<World>, broker: &Broker) {
+    let settings = &world.scenario.settings;
+    // What is under way at the calm: a call that hangs, handlers, leases of the dead; and then each
+    // message in turn.
+    let limit = 300_000 + settings.store_timeout * 4 + settings.lease * 4;
+    let limit = Instant::now() + Duration::from_millis(limit);
+    loop {
+        // As long as the janitor is at work, time has to move for the store, too.
+        world.follow();
+        let stuck = stuck(world).await;
+        if stuck.is_empty() && broker.is_empty() {
+            return;
+        }
+        if Instant::now() >= limit {
+            let what = format!(
+                "{} and deliveries: {}",
+                stuck.join(", "),
+                !broker.is_empty()
+            );
+            return world.history().violated("nothing is stuck", what);
+        }
+        sleep(Duration::from_millis(500)).await;
+    }
+}
+
+/// What was accepted, is not final, and has no dead message before it that blocks it.
+async fn stuck(world: &World) -> Vec<String> {
+    let unfinished = world.history().unfinished();
+    if unfinished.is_empty() {
+        return Vec::new();
+    }
+    let filter = Filter {
+        states: vec![State::Dead],
+        ..Filter::default()
+    };
+    let dead = world.memory.list(&filter, &Page::first(Page::MAX)).await;
+    let dead = dead.map(|listing| listing.records).unwrap_or_default();
+    let mut stuck = Vec::new();
+    for key in unfinished {
+        let Ok(Some(record)) = world.memory.get(&key).await else {
+            stuck.push(format!("{key} is gone"));
+            continue;
+        };
+        let is_blocked = record.ordering_key.is_some()
+            && dead.iter().any(|dead| {
+                dead.blocks_ordering_key
+                    && dead.key.handler == key.handler
+                    && dead.ordering_key == record.ordering_key
+            });
+        if !is_blocked {
+            stuck.push(format!("{key} is {:?}", record.state));
+        }
+    }
+    stuck
+}

@@ -1,0 +1,87 @@
+//! Seeds without a finding, the same run for the same seed, and flaws that are found.
+#![allow(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "helpers of tests, which fail by panicking"
+)]
+
+use simulation::{Flaw, Scenario, run, shrink};
+
+/// As many as take some seconds in a debug build, and short of 448, whose finding `docs/reliability.md` tells.
+const SEEDS: u64 = 400;
+
+/// Within so many seeds each flaw is found.
+const WITHIN: u64 = 100;
+
+#[test]
+fn no_seed_breaks_a_rule() {
+    let halves = [0..SEEDS / 2, SEEDS / 2..SEEDS];
+    std::thread::scope(|scope| {
+        for seeds in halves {
+            scope.spawn(|| {
+                for seed in seeds {
+                    let broken = run(Scenario::new(seed), None, false).unwrap().broken;
+                    assert_eq!(broken, None, "seed {seed}");
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn a_seed_is_the_same_run_each_time() {
+    for seed in 0..30 {
+        let trace = || run(Scenario::new(seed), None, true).unwrap().trace;
+        let first = trace();
+        assert!(!first.is_empty());
+        // Elsewhere, as what is different there may be a thread's own.
+        let second = std::thread::scope(|scope| scope.spawn(trace).join().unwrap());
+        assert_eq!(first, second, "seed {seed}");
+    }
+}
+
+/// The first seed in which a flaw breaks a rule, and which.
+fn found(flaw: Flaw, rule: &str) -> u64 {
+    let mut others = Vec::new();
+    for seed in 0..WITHIN {
+        match run(Scenario::new(seed), Some(flaw), false).unwrap().broken {
+            Some(broken) if broken.rule == rule => return seed,
+            Some(broken) => others.push(broken),
+            None => {}
+        }
+    }
+    panic!("{flaw:?} did not break \"{rule}\" in {WITHIN} seeds, but {others:?}");
+}
+
+#[test]
+fn every_flaw_breaks_the_rule_that_is_there_for_it() {
+    for flaw in Flaw::ALL {
+        let rule = match flaw {
+            Flaw::AcknowledgesFirst => "stored before it is acknowledged",
+            Flaw::ForgetsDuplicates => "accepted once",
+            Flaw::NoFencing | Flaw::HidesLostLeases => "a stale token changes nothing",
+            Flaw::RenewsNothing | Flaw::BeginsWhatIsHeld => "one holder",
+            Flaw::NoOrder => "order",
+            Flaw::LosesRetries | Flaw::EndlessLeases | Flaw::LosesMessages => "nothing is stuck",
+            Flaw::ForgetsCompletions => "final is final",
+            Flaw::HandsOutTwice => "tokens grow",
+        };
+        found(flaw, rule);
+    }
+}
+
+#[test]
+fn a_finding_shrinks_and_is_still_one() {
+    let flaw = Some(Flaw::NoOrder);
+    let seed = found(Flaw::NoOrder, "order");
+    let whole = Scenario::new(seed);
+    let (smallest, broken) = shrink(whole.clone(), flaw).unwrap();
+    assert_eq!(broken.rule, "order");
+    // Two messages that were delivered, and what made one of them late.
+    assert_eq!(smallest.deliveries.len(), 2, "{smallest:?}");
+    assert!(smallest.behaviours.len() < whole.behaviours.len());
+    let again = run(smallest, flaw, true).unwrap();
+    assert_eq!(again.broken, Some(broken));
+    let last = again.trace.last().unwrap();
+    assert!(last.contains("BROKEN order"), "{last}");
+}
