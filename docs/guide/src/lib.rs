@@ -23,4 +23,5 @@ chapters! {
     Testing: "testing.md",
     Transactions: "transactions.md",
     Ways: "ways.md",
+    WritingAStore: "writing-a-store.md",
 }
