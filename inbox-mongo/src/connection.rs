@@ -228,6 +228,14 @@ impl Database {
         }
     }
 
+    /// Requests that see what was done in `session`, whose transaction is over.
+    pub(crate) fn connection_after(&self, session: ClientSession) -> Connection<'_> {
+        Connection {
+            session: Session::Causal(Box::new(session)),
+            ..self.connection()
+        }
+    }
+
     /// Requests in the transaction of `session`.
     pub(crate) fn in_transaction<'a>(&'a self, session: &'a mut ClientSession) -> Connection<'a> {
         Connection {

@@ -10,6 +10,9 @@
 //!    message that should have it.
 //! 3. Only then are the marks taken away, and only those that were there before the look.
 //!
+//! The look goes on in the session in which the marks were set or found, so that it sees them whichever
+//! member answers: one that saw less would lose them.
+//!
 //! A mark that stays behind after a crash is found by the next claim, since marked messages are in
 //! the index that claims read. So a key with open messages always has one with a lane.
 //!

@@ -131,7 +131,7 @@ pub(crate) async fn receive(
     checked_task(database, |database| async move {
         let mut connection = database.connection();
         let received = if database.server.replicates() && plan.fans_out() {
-            receive_together(&database, plan).await?
+            receive_together(&mut connection, plan).await?
         } else {
             receive_apart(&mut connection, plan).await?
         };
@@ -189,24 +189,28 @@ async fn fingerprints<'a>(
     Ok(kept.collect())
 }
 
-/// The batch in its own transaction.
-async fn receive_together(database: &Database, plan: Plan) -> Result<Received> {
+/// The batch in its own transaction, which the connection sees then.
+async fn receive_together(connection: &mut Connection<'_>, plan: Plan) -> Result<Received> {
+    let database = connection.database;
     let mark = ObjectId::new();
-    let documents = documents(&database.connection(), &plan, mark).await?;
+    let documents = documents(connection, &plan, mark).await?;
     let deadline = Instant::now() + database.options.operation_timeout;
     let mut longest = FIRST_REST;
     let known = loop {
         let mut open = OpenTransaction::open(database).await?;
-        let mut connection = database.in_transaction(&mut open.session);
-        let outcome = match insert_missing(&mut connection, &plan, &documents).await {
-            Ok(known) => open.commit().await.map(|()| known),
+        let mut inserting = database.in_transaction(&mut open.session);
+        let outcome = match insert_missing(&mut inserting, &plan, &documents).await {
+            Ok(known) => open.commit().await.map(|session| (known, session)),
             Err(error) => {
                 open.abort().await;
                 Err(error)
             }
         };
         match outcome {
-            Ok(known) => break known,
+            Ok((known, session)) => {
+                *connection = database.connection_after(session);
+                break known;
+            }
             // As long as one by itself would wait for the others.
             Err(error) if error.kind() == ErrorKind::Conflict && Instant::now() < deadline => {
                 sleep(Duration::from_millis(fastrand::u64(1..=longest))).await;

@@ -61,10 +61,12 @@ impl OpenTransaction {
         }
     }
 
-    pub(crate) async fn commit(mut self) -> Result<()> {
+    /// Answers the session, in which what follows sees what was committed.
+    pub(crate) async fn commit(mut self) -> Result<ClientSession> {
         self.check_open().await?;
         let committed = commit_transaction(&mut self.session).await;
-        committed.map_err(failed)
+        committed.map_err(failed)?;
+        Ok(self.session)
     }
 
     /// An abort that fails is made up for by the server, which aborts after a while.

@@ -293,10 +293,13 @@ async fn commit(database: &Arc<Database>, mut transaction: MongoTransaction) -> 
     let open = transaction.take()?;
     let committed = database.task(|database| async move {
         let (ordered, marks) = (open.ordered.clone(), open.marks.clone());
-        open.commit().await?;
+        let session = open.commit().await?;
         if !ordered.is_empty() {
+            // Another member may have taken over, whose readers do not see the commit yet: a look at what
+            // was before would take the marks away for nothing.
+            let mut connection = database.connection_after(session);
             // It is committed, whatever becomes of this; claims find what is left of it.
-            let _ = promote_key_heads(&mut database.connection(), &ordered, &marks).await;
+            let _ = promote_key_heads(&mut connection, &ordered, &marks).await;
         }
         database.wakers.raise();
         Ok(())

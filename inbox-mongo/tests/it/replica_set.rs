@@ -10,8 +10,8 @@ use std::{
 };
 
 use inbox_api::{
-    Begun, ErrorKind, Extended, LeaseTerms, Message, OrderingKey, Outcome, Receipt, Recorded,
-    Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
+    Begun, ErrorKind, Extended, HandlerName, LeaseTerms, Message, OrderingKey, Outcome, Receipt,
+    Recorded, Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
     MongoStore,
@@ -24,7 +24,10 @@ use inbox_mongo::{
 };
 use test_servers::{Kind, find_own, or_skip};
 
-use crate::common::{self, TestInbox, handler, message, worker};
+use crate::{
+    common::{self, TestInbox, handler, lock, message, worker},
+    requests::{Sent, listening_from_the_start},
+};
 
 const LEASE: Duration = Duration::from_secs(60);
 
@@ -120,6 +123,46 @@ async fn a_transaction_follows_what_it_has_settled_itself() {
         .await;
     assert_eq!(next.unwrap(), Recorded::First);
     store.commit(transaction).await.unwrap();
+}
+
+/// Whichever member answers: it must not look at the ordering keys as they were before.
+#[tokio::test]
+async fn what_follows_a_commit_sees_it() {
+    let Some((place, _store)) = place().await else {
+        return;
+    };
+    let (store, sent) = listening_from_the_start(&place).await;
+    // One delivery for two handlers, which is stored in a transaction.
+    let other = HandlerName::new("other").unwrap();
+    let both = [in_order("a"), in_order("a").for_handler(other)];
+    let _ = store.receive(&both).await.unwrap();
+    looks_after_its_commit(&sent);
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    let lease = claims.unwrap().leased.remove(0).lease;
+    let mut transaction = store.open().await.unwrap();
+    let settlement = Settlement {
+        lease,
+        outcome: processed(),
+    };
+    let settled = store.settle_in(&mut transaction, &[settlement]).await;
+    assert_eq!(settled.unwrap(), [Settled::Done]);
+    store.commit(transaction).await.unwrap();
+    looks_after_its_commit(&sent);
+}
+
+/// Whether what was sent behind the commit waits for what the commit has changed.
+fn looks_after_its_commit(sent: &Sent) {
+    let sent = std::mem::take(&mut *lock(sent));
+    let mut sent = sent
+        .iter()
+        .skip_while(|command| !command.contains_key("commitTransaction"));
+    let commit = sent.next().unwrap();
+    let look = sent
+        .find(|command| command.contains_key("aggregate"))
+        .unwrap();
+    assert_eq!(look.get("lsid"), commit.get("lsid"));
+    let concern = look.get_document("readConcern").unwrap();
+    assert!(concern.contains_key("afterClusterTime"), "{concern}");
 }
 
 /// Of a batch with a message that is held, the others are settled first, and may be another's before the

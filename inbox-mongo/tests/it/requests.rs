@@ -22,7 +22,7 @@ use inbox_mongo::{
 use crate::common::{self, TestInbox, handler, lock, message, worker};
 
 /// Commands that were sent, in order.
-type Sent = Arc<Mutex<Vec<Document>>>;
+pub type Sent = Arc<Mutex<Vec<Document>>>;
 
 /// A store on a client that notes what it sends, and whose own defaults are weak. The inbox is set
 /// up, and what that took forgotten.
@@ -35,7 +35,7 @@ async fn listening(place: &TestInbox) -> (MongoStore, Sent) {
     (store, sent)
 }
 
-async fn listening_from_the_start(place: &TestInbox) -> (MongoStore, Sent) {
+pub async fn listening_from_the_start(place: &TestInbox) -> (MongoStore, Sent) {
     let sent = Sent::default();
     let noted = Arc::clone(&sent);
     let mut options = ClientOptions::parse(&place.url).await.unwrap();
