@@ -225,7 +225,8 @@ impl ConnectionPool {
 
     /// The same, of the [spare](Spare) connection while others have all of the pool's.
     pub(crate) async fn guard_or_spare(&self, until: Instant) -> Result<ConnectionGuard> {
-        let acquiring = self.spare.acquire(&self.pool);
+        // Boxed, as it has room for all of connecting, twice.
+        let acquiring = Box::pin(self.spare.acquire(&self.pool));
         let connection = self.acquire_by(until, acquiring).await?;
         Ok(self.guarded(connection))
     }

@@ -210,7 +210,8 @@ where
 {
     let mut tries = 1;
     loop {
-        let answer = step().await;
+        // Boxed, for the stack's sake: it holds a connection and much of what is done with it.
+        let answer = Box::pin(step()).await;
         let again = Instant::now() + BETWEEN_TRIES;
         let disturbed = answer.as_ref().is_err_and(|error| match error.kind() {
             ErrorKind::Conflict | ErrorKind::SchemaMissing => true,

@@ -47,7 +47,8 @@ impl ConnectionGuard {
         pool: &PgPool,
         spare: &Spare,
     ) -> sqlx::Result<&mut PgConnection> {
-        let connection = spare.acquire(pool).await?;
+        // Boxed, as it has room for all of connecting, twice.
+        let connection = Box::pin(spare.acquire(pool)).await?;
         Ok(self.connection.insert(connection))
     }
 
