@@ -190,7 +190,11 @@ async fn record_answers_in_every_state() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
 async fn of_racing_transactions_exactly_one_wins() {
     let inbox = test_inbox().await;
-    let pool = own_pool(&inbox).await;
+    // They wait for each other, on a busy machine for long.
+    let options = SqliteConnectOptions::new()
+        .filename(inbox.path())
+        .busy_timeout(Duration::from_secs(30));
+    let pool = SqlitePool::connect_with(options).await.unwrap();
     for round in 0..20 {
         let id = round.to_string();
         let tasks: Vec<_> = (0..4)
