@@ -101,15 +101,16 @@ fn network(cause: &(dyn std::error::Error + 'static)) -> Option<String> {
     }
 }
 
+/// Boxes what would make the stack grow.
 async fn dispatch(cli: Cli) -> Result<Exit> {
     let global = &cli.global;
     match cli.command {
-        Command::Run(args) => commands::run::run(global, args).await,
+        Command::Run(args) => Box::pin(commands::run::run(global, args)).await,
         Command::Ingest(args) => commands::ingest::run(global, args).await,
         Command::ImportKeys(args) => commands::import_keys::run(global, args).await,
         Command::Receive(args) => commands::receive::run(global, args).await,
-        Command::Process(args) => commands::process::run(global, args).await,
-        Command::Serve(args) => commands::serve::run(global, args).await,
+        Command::Process(args) => Box::pin(commands::process::run(global, args)).await,
+        Command::Serve(args) => Box::pin(commands::serve::run(global, args)).await,
         Command::Dashboard(args) => commands::dashboard::run(global, args).await,
         Command::List(args) => commands::list::run(global, args).await,
         Command::Show(args) => commands::show::run(global, args).await,

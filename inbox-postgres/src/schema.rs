@@ -379,7 +379,7 @@ mod tests {
 
         // Two at once: one upgrades, the other finds it done.
         let upgrades = async { tokio::join!(migrate(LONGER, false), migrate(LONGER, false)) };
-        let (one, other) = work_during(&store, upgrades).await;
+        let (one, other) = work_during(&store, Box::pin(upgrades)).await;
         let mut from = [one.unwrap().from, other.unwrap().from];
         from.sort_unstable();
         assert_eq!(from, [Some(1), Some(3)]);

@@ -452,7 +452,7 @@ mod tests {
                     set_up(&other.connection, &LONGER, true)
                 )
             };
-            let (one, two) = work_during(&store, upgrades).await;
+            let (one, two) = work_during(&store, Box::pin(upgrades)).await;
             for migration in [one.unwrap(), two.unwrap()] {
                 assert_eq!((migration.to, migration.works_from), (3, 1));
             }

@@ -96,7 +96,9 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
         }
     };
     let (keep, handler) = (args.processing.keep_processed, &args.processing.handler);
-    let (ingested, processed) = keep.during(global, &store, handler, &token, work).await?;
+    let (ingested, processed) = keep
+        .during(global, &store, handler, &token, Box::pin(work))
+        .await?;
     bar.finish_and_clear();
     let (ingested, processed) = (ingested?, processed?);
     report(global, &ingested, &processed)?;

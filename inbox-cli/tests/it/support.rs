@@ -218,6 +218,7 @@ impl Place {
     }
 
     /// The kind of store, as URLs begin.
+    #[allow(dead_code, reason = "of two test programs one needs it")]
     pub(crate) fn kind(&self) -> &str {
         let store = self.store.as_deref();
         store.map_or("sqlite", |url| url.split(':').next().unwrap())

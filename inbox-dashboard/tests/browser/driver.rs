@@ -109,6 +109,7 @@ impl Browser {
     }
 
     /// Waits until the page shows it no longer.
+    #[allow(dead_code, reason = "of two test programs one needs it")]
     pub(crate) async fn lacks(&self, text: &str) {
         let begun = Instant::now();
         loop {
