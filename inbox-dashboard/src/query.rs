@@ -156,6 +156,13 @@ pub(crate) enum Beyond {
     NoError,
 }
 
+impl From<Filter> for Selection {
+    fn from(filter: Filter) -> Self {
+        let beyond = None;
+        Self { filter, beyond }
+    }
+}
+
 impl Selection {
     /// Whether it means a record that its filter means.
     pub(crate) fn means(&self, record: &Record) -> bool {

@@ -139,23 +139,19 @@ pub(crate) fn holding(statistics: &Statistics, handler: Option<&HandlerName>) ->
 
 /// The dead messages of a handler, or of all.
 pub(crate) fn dead_of(handler: Option<HandlerName>) -> Selection {
-    let filter = Filter {
+    Selection::from(Filter {
         states: vec![State::Dead],
         handler,
         ..Filter::default()
-    };
-    let beyond = None;
-    Selection { filter, beyond }
+    })
 }
 
 /// What is leased.
 pub(crate) fn leased() -> Selection {
-    let filter = Filter {
+    Selection::from(Filter {
         states: vec![State::Leased],
         ..Filter::default()
-    };
-    let beyond = None;
-    Selection { filter, beyond }
+    })
 }
 
 /// Where a message that is not final stands among those of its ordering key.

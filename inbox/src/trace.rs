@@ -12,6 +12,9 @@ use crate::{Message, headers::TRACEPARENT};
 /// Names an attempt's span, gives it attributes by OpenTelemetry's conventions for messaging, and makes it a
 /// child of the producer's span. The handler is what messages are sent to.
 pub(crate) fn attempt(span: &Span, message: &Message) {
+    if span.is_disabled() {
+        return;
+    }
     let handler = message.handler().as_str();
     describe(span, "consumer", "process", handler);
     span.set_attribute("messaging.message.id", message.id().as_str().to_owned());
@@ -31,6 +34,9 @@ pub(crate) fn receipt<'a>(
     deliveries: usize,
     messages: impl Iterator<Item = &'a Message>,
 ) {
+    if span.is_disabled() {
+        return;
+    }
     describe(span, "client", "receive", source);
     let deliveries = i64::try_from(deliveries).unwrap_or(i64::MAX);
     span.set_attribute("messaging.batch.message_count", deliveries);

@@ -14,7 +14,7 @@ use inbox_api::{
     Recorded, Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
-    MongoStore,
+    MongoStore, MongoTransaction,
     mongodb::{
         Client,
         bson::{Document, doc},
@@ -102,13 +102,8 @@ async fn a_snapshot_older_than_a_claim_is_no_precedence() {
     store.roll_back(transaction).await.unwrap();
 }
 
-/// Its own settlement in the same transaction lets the next one of the key through.
-#[tokio::test]
-async fn a_transaction_follows_what_it_has_settled_itself() {
-    let Some((_place, store)) = place().await else {
-        return;
-    };
-    let _ = store.receive_one(&in_order("a")).await.unwrap();
+/// A transaction that has settled the first message.
+async fn settled_in_transaction(store: &MongoStore) -> MongoTransaction {
     let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
     let lease = claims.unwrap().leased.remove(0).lease;
     let mut transaction = store.open().await.unwrap();
@@ -118,6 +113,17 @@ async fn a_transaction_follows_what_it_has_settled_itself() {
     };
     let settled = store.settle_in(&mut transaction, &[settlement]).await;
     assert_eq!(settled.unwrap(), [Settled::Done]);
+    transaction
+}
+
+/// Its own settlement in the same transaction lets the next one of the key through.
+#[tokio::test]
+async fn a_transaction_follows_what_it_has_settled_itself() {
+    let Some((_place, store)) = place().await else {
+        return;
+    };
+    let _ = store.receive_one(&in_order("a")).await.unwrap();
+    let mut transaction = settled_in_transaction(&store).await;
     let next = store
         .record_in(&mut transaction, &in_order("b"), None)
         .await;
@@ -137,15 +143,7 @@ async fn what_follows_a_commit_sees_it() {
     let both = [in_order("a"), in_order("a").for_handler(other)];
     let _ = store.receive(&both).await.unwrap();
     looks_after_its_commit(&sent);
-    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
-    let lease = claims.unwrap().leased.remove(0).lease;
-    let mut transaction = store.open().await.unwrap();
-    let settlement = Settlement {
-        lease,
-        outcome: processed(),
-    };
-    let settled = store.settle_in(&mut transaction, &[settlement]).await;
-    assert_eq!(settled.unwrap(), [Settled::Done]);
+    let transaction = settled_in_transaction(&store).await;
     store.commit(transaction).await.unwrap();
     looks_after_its_commit(&sent);
 }
