@@ -323,6 +323,10 @@ pub trait Store: Send + Sync + 'static {
     /// it counted for the message that it worked on, as far as the store was told. Those behind
     /// are then handed out one at a time, so that the one that kills its worker is found.
     ///
+    /// When a message of a run whose leases have run out is claimed, begun or rescheduled, the leases of those
+    /// behind it are lost in the same step: they cannot be revived, and keep no turn. Otherwise they would come
+    /// before that message when it is tried again.
+    ///
     /// # For implementors
     /// Implementors MUST draw a new, greater token for each message; MUST NOT make workers wait
     /// for each other's rows where the database can skip them; MUST set corrupt rows aside

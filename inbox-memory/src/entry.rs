@@ -111,6 +111,15 @@ impl Entry {
         matches!(self.standing, Standing::Dead { blocks: true, .. })
     }
 
+    /// Whether a worker has its lease, which may have run out.
+    pub(crate) fn is_held(&self) -> bool {
+        matches!(self.standing, Standing::Leased { .. }) && self.worker.is_some()
+    }
+
+    pub(crate) fn has_run_out(&self, now: i64) -> bool {
+        matches!(self.standing, Standing::Leased { until } if until <= now)
+    }
+
     /// Whether later messages of its ordering key have to wait for it.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.standing, Standing::Pending | Standing::Leased { .. }) || self.blocks()
@@ -273,6 +282,16 @@ impl Entry {
         }
         self.due_at = due.resolve(now);
         Intervention::Done
+    }
+
+    /// Takes the lease away from its holder, who learns of it by `token`. It is left to be claimed as one that
+    /// has run out, alone.
+    pub(crate) fn lose_lease(&mut self, token: FencingToken, now: i64) {
+        if let Standing::Leased { until } = &mut self.standing {
+            *until = now.min(*until);
+            self.worker = None;
+            self.token = token;
+        }
     }
 
     /// Drops payload and result. The caller has made sure that the entry is final.

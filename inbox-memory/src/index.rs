@@ -39,7 +39,8 @@ pub(crate) struct Index {
 struct Line {
     /// By sequence number; from when on it may be claimed when its turn comes, unless it blocks the line.
     open: BTreeMap<i64, Option<i64>>,
-    /// Those that are leased. They need not be the first: a replay can put an earlier one back in front.
+    /// Those that are leased, and whose lease is not lost. They need not be the first: a replay can put an
+    /// earlier one back in front.
     leased: BTreeSet<i64>,
 }
 
@@ -125,7 +126,7 @@ impl Index {
         if entry.is_open() {
             let line = self.lines.entry(key.clone()).or_default();
             line.open.insert(seq, at);
-            if is_leased {
+            if entry.is_held() {
                 line.leased.insert(seq);
             }
         }
@@ -149,6 +150,15 @@ impl Index {
         let open = &self.lines.get(key)?.open;
         let mut behind = open.range((Bound::Excluded(seq), Bound::Unbounded));
         behind.next().map(|(seq, _)| *seq)
+    }
+
+    /// The leased entries behind this one in the line of an ordering key.
+    pub(crate) fn leased_behind(&self, key: &OrderingKey, seq: i64) -> Vec<i64> {
+        let Some(line) = self.lines.get(key) else {
+            return Vec::new();
+        };
+        let behind = (Bound::Excluded(seq), Bound::Unbounded);
+        line.leased.range(behind).copied().collect()
     }
 
     /// Whether it is the entry's turn among those of its ordering key.

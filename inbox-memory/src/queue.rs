@@ -136,8 +136,23 @@ impl Queue {
 
     /// Leases an entry that is claimable.
     fn lease(&mut self, seq: i64, terms: &LeaseTerms, now: i64) -> Option<Leased> {
+        self.end_run_behind(seq, now);
         let token = self.draw_token(now);
         self.change(seq, now, |entry| entry.lease(token, terms, now))
+    }
+
+    /// Takes the leases of a run away behind one, whose own has run out and is about to be lost.
+    fn end_run_behind(&mut self, seq: i64, now: i64) {
+        let behind = self
+            .entries
+            .get(&seq)
+            .and_then(|entry| entry.ordering_key.as_ref())
+            .map(|key| self.index.leased_behind(key, seq))
+            .unwrap_or_default();
+        for seq in behind {
+            let token = self.draw_token(now);
+            let _done = self.change(seq, now, |entry| entry.lose_lease(token, now));
+        }
     }
 
     pub(crate) fn settle(
@@ -218,6 +233,11 @@ impl Queue {
     }
 
     pub(crate) fn reschedule(&mut self, id: &MessageId, due: Due, now: i64) -> Intervention {
+        if let Some(entry) = self.get(id)
+            && entry.has_run_out(now)
+        {
+            self.end_run_behind(entry.seq, now);
+        }
         let token = self.draw_token(now);
         self.intervene(id, now, |entry| entry.reschedule(due, token, now))
     }

@@ -105,6 +105,7 @@ const SHARED: &[(&str, &str)] = &[
         "compact_counters_sometimes",
         include_str!("sql/compact_counters_sometimes.sql"),
     ),
+    ("end_runs", include_str!("sql/end_runs.sql")),
     ("columns", include_str!("sql/list_columns.sql")),
     ("filter", include_str!("sql/list_filter.sql")),
 ];

@@ -465,7 +465,7 @@ mod tests {
         // write the new pair here.
         assert_eq!(
             (REVISION, sum(&crate::schema_objects::normalize(TRIGGERS))),
-            (1, 2_455_222_468)
+            (1, 3_146_612_575)
         );
     }
 

@@ -352,7 +352,7 @@ mod tests {
                 .fetch_all(&mut connection)
                 .await
                 .unwrap();
-        assert_eq!(triggers.len(), 6);
+        assert_eq!(triggers.len(), 7);
         let mut statements = 0;
         for trigger in triggers {
             let (_, body) = trigger.split_once("BEGIN\n").unwrap();
@@ -376,6 +376,6 @@ mod tests {
                 statements += 1;
             }
         }
-        assert_eq!(statements, 10);
+        assert_eq!(statements, 11);
     }
 }

@@ -362,9 +362,7 @@ pub(crate) async fn a_run_that_is_handed_back_in_any_order_comes_again(cx: Conte
 /// Defect: a worker that died leaves messages that are never handed out.
 pub(crate) async fn a_run_that_ran_out_comes_one_by_one(cx: Context) -> CaseResult {
     let inbox = accepted(&cx, 3).await?;
-    let first = claim_runs(&*inbox.store, MANY, MANY, inbox.brief()).await?;
-    same("claimed", &ids(&first), &texts(&["1", "2", "3"]))?;
-    inbox.pass(inbox.brief()).await?;
+    let first = ran_out(&inbox).await?;
     for (id, expected) in [
         ("1", attempts(2, 0)),
         ("2", attempts(1, 0)),
@@ -383,6 +381,134 @@ pub(crate) async fn a_run_that_ran_out_comes_one_by_one(cx: Context) -> CaseResu
         )?;
     }
     Ok(())
+}
+
+/// Claims all in one run, and lets its leases run out.
+async fn ran_out(inbox: &TestInbox) -> CaseResult<Vec<Leased>> {
+    let leased = claim_runs(&*inbox.store, MANY, MANY, inbox.brief()).await?;
+    same("claimed", &ids(&leased), &texts(&["1", "2", "3"]))?;
+    inbox.pass(inbox.brief()).await?;
+    Ok(leased)
+}
+
+/// Defect: the second message of a run that ran out keeps its turn when the first one is taken by another
+/// worker, and comes before that one is tried again.
+pub(crate) async fn a_claim_of_its_first_ends_a_run(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    let first = inbox.claim_single(LONG).await?;
+    same(
+        "claimed",
+        &ids(std::slice::from_ref(&first)),
+        &texts(&["1"]),
+    )?;
+    inbox.finish(&first, retry(inbox.brief())).await?;
+    is_over(&inbox, &before).await
+}
+
+/// As [`a_claim_of_its_first_ends_a_run`].
+pub(crate) async fn a_beginning_of_its_first_ends_a_run(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    let begun = inbox.begin(&ordered("1", "k")?, &terms(LONG)?).await?;
+    let Begun::Run(first) = begun else {
+        return Err(Unmet::Failed(format!(
+            "begin of the first one, whose lease has run out: expected Run, saw {begun:?}"
+        )));
+    };
+    inbox.finish(&first, retry(inbox.brief())).await?;
+    is_over(&inbox, &before).await
+}
+
+/// As [`a_claim_of_its_first_ends_a_run`].
+pub(crate) async fn another_due_time_of_its_first_ends_a_run(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    same(
+        "reschedule",
+        &inbox
+            .reschedule(message("1")?.key(), Due::After(inbox.brief()))
+            .await?,
+        &Intervention::Done,
+    )?;
+    is_over(&inbox, &before).await
+}
+
+/// Defect: the last of a run that ran out comes before the one in the middle that was put off.
+pub(crate) async fn another_due_time_within_a_run_ends_it_from_there(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    same(
+        "reschedule",
+        &inbox
+            .reschedule(message("2")?.key(), Due::After(inbox.brief()))
+            .await?,
+        &Intervention::Done,
+    )?;
+    // The worker was only slow.
+    inbox.finish(&before[0], processed()).await?;
+    inbox
+        .nothing_due("the first of its ordering key is not due")
+        .await?;
+    inbox.pass(inbox.brief()).await?;
+    for id in ["2", "3"] {
+        let leased = expect(&inbox, &[id]).await?;
+        inbox.finish(&leased[0], processed()).await?;
+    }
+    Ok(())
+}
+
+/// Defect: what has lost its lease in a run keeps its turn all the same.
+pub(crate) async fn a_replay_comes_before_what_is_left_of_a_run(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    ran_out(&inbox).await?;
+    let first = inbox.claim_single(LONG).await?;
+    inbox.finish(&first, processed()).await?;
+    same(
+        "replay",
+        &inbox.replay(message("1")?.key(), &Edit::default()).await?,
+        &Intervention::Done,
+    )?;
+    for id in ["1", "2", "3"] {
+        let leased = expect(&inbox, &[id]).await?;
+        inbox.finish(&leased[0], processed()).await?;
+    }
+    Ok(())
+}
+
+/// The first of three is put off by a brief time: the others wait for it, and who held them holds them no
+/// longer.
+async fn is_over(inbox: &TestInbox, before: &[Leased]) -> CaseResult {
+    inbox
+        .nothing_due("the first of its ordering key is not due")
+        .await?;
+    let statistics = inbox.statistics().await?;
+    let counted = statistics.handlers.first();
+    same(
+        "pending and leased",
+        &counted.map(|handler| (handler.pending, handler.leased)),
+        &Some((3, 0)),
+    )?;
+    for one in &before[1..] {
+        let id = one.message.id();
+        has_attempts(inbox, id.as_str(), attempts(0, 0)).await?;
+        same(
+            &format!("extending the lease of {id}"),
+            &Store::extend(&*inbox.store, std::slice::from_ref(&one.lease), LONG).await?,
+            &vec![Extended::LeaseLost],
+        )?;
+        same(
+            &format!("settling {id}"),
+            &inbox.settle_one(&one.lease, processed()).await?,
+            &Settled::LeaseLost,
+        )?;
+    }
+    inbox.pass(inbox.brief()).await?;
+    for id in ["1", "2", "3"] {
+        let leased = expect(inbox, &[id]).await?;
+        inbox.finish(&leased[0], processed()).await?;
+    }
+    inbox.nothing_due("everything is settled").await
 }
 
 pub(crate) async fn a_crash_counts_where_it_happened(cx: Context) -> CaseResult {

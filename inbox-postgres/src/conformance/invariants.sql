@@ -10,11 +10,12 @@ ordered AS NOT MATERIALIZED (
 keys AS (
     SELECT handler, ordering_key,
         count(*) FILTER (WHERE open) AS open,
-        count(*) FILTER (WHERE state = 1) AS leased,
+        -- Those of a run that have lost their leases count for nothing.
+        count(*) FILTER (WHERE state = 1 AND worker IS NOT NULL) AS leased,
         count(*) FILTER (WHERE claimable) AS claimable,
         min(seq) FILTER (WHERE open) AS head,
         min(seq) FILTER (WHERE claimable) AS current,
-        min(seq) FILTER (WHERE state = 1) AS first_leased,
+        min(seq) FILTER (WHERE state = 1 AND worker IS NOT NULL) AS first_leased,
         (array_agg(state ORDER BY seq) FILTER (WHERE open))[1] AS head_state
     FROM ordered
     GROUP BY handler, ordering_key
@@ -89,7 +90,7 @@ SELECT rule || ': ' || n FROM (
     UNION ALL
     SELECT 'a key whose earliest unfinished message cannot be claimed', count(*)
     FROM keys
-    WHERE leased = 0 AND open > 0 AND head_state = 0 AND (claimable <> 1 OR current <> head)
+    WHERE leased = 0 AND open > 0 AND head_state < 2 AND (claimable <> 1 OR current <> head)
     UNION ALL
     SELECT 'a blocked key with a message that can be claimed', count(*)
     FROM keys WHERE leased = 0 AND head_state = 3 AND claimable > 0

@@ -23,6 +23,7 @@ DECLARE
     head boolean := true;
     runs boolean;
     standing record;
+    lost bigint;
 BEGIN
     {require_read_committed}
     -- {if partitioned}
@@ -126,6 +127,12 @@ BEGIN
                 WHERE w.seq = found_seq
                 RETURNING w.token, w.started, w.finished
                 INTO new_token, attempts_started, attempts_finished;
+                IF standing.state = 1 AND standing.ordering_key IS NOT NULL THEN
+                    WITH chosen (seq, handler, ordering_key, state) AS (
+                        VALUES (standing.seq, standing.handler, standing.ordering_key, standing.state)
+                    ), {end_runs}
+                    SELECT count(*) INTO lost FROM behind_chosen;
+                END IF;
                 IF standing.state = 0 THEN
                     INSERT INTO {inbox}_tally (handler, pending, leased) VALUES (new_handler, -1, 1);
                     {compact_counters_sometimes}

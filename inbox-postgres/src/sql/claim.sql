@@ -64,41 +64,44 @@ BEGIN
     FOR round IN 1 .. 2 LOOP
         RETURN QUERY
         WITH lost AS MATERIALIZED (
-            SELECT w.seq, w.handler, w.state, w.visible_at
+            SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
             FROM unnest(handlers, leased_since) AS h (handler, since)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
+                SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
+                FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 1
                   AND w.visible_at >= h.since AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT missing
                 FOR UPDATE SKIP LOCKED
             ) AS w
         ), late AS MATERIALIZED (
-            SELECT w.seq, w.handler, w.state, w.visible_at
+            SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
             FROM unnest(handlers) AS h (handler)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
+                SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
+                FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.late AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT missing
                 FOR UPDATE SKIP LOCKED
             ) AS w
         ), waiting AS MATERIALIZED (
-            SELECT w.seq, w.handler, w.state, w.visible_at
+            SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
             FROM unnest(handlers, pending_since, shares) AS h (handler, since, share)
             CROSS JOIN LATERAL (
-                SELECT w.seq, w.handler, w.state, w.visible_at FROM {inbox}_work AS w
+                SELECT w.seq, w.handler, w.ordering_key, w.state, w.visible_at
+                FROM {inbox}_work AS w
                 WHERE w.handler = h.handler AND w.claimable AND NOT w.late AND w.state = 0
                   AND w.visible_at >= h.since AND w.visible_at <= instant
                 ORDER BY w.visible_at, w.seq LIMIT h.share
                 FOR UPDATE SKIP LOCKED
             ) AS w
         ), chosen AS MATERIALIZED (
-            SELECT seq, handler, state, visible_at
+            SELECT seq, handler, ordering_key, state, visible_at
             FROM (
                 SELECT * FROM lost UNION ALL SELECT * FROM late UNION ALL SELECT * FROM waiting
             ) AS due
             ORDER BY visible_at, seq LIMIT missing
-        ), leased AS (
+        ), {end_runs}, leased AS (
             UPDATE {inbox}_work AS w
             SET state = 1, late = false, behind = false, visible_at = lease_end,
                 token = greatest(w.token + 1, stamp), started = w.started + 1, leased_at = instant,

@@ -116,7 +116,7 @@ BEGIN
                 SELECT * FROM lost UNION ALL SELECT * FROM late UNION ALL SELECT * FROM waiting
             ) AS due
             ORDER BY visible_at, seq LIMIT heads
-        ), runs AS MATERIALIZED (
+        ), {end_runs}, runs AS MATERIALIZED (
             -- In the order of `chosen`, and no further than the limit.
             SELECT r.seq, c.handler, r.state, r.is_first, row_number() OVER () AS place
             FROM chosen AS c

@@ -38,17 +38,18 @@ BEGIN
         CROSS JOIN LATERAL (
             SELECT FROM {inbox}_work AS w
             WHERE w.handler = k.handler AND w.behind AND w.ordering_key = k.ordering_key
-              AND NOT w.claimable
+              AND w.worker IS NOT NULL AND NOT w.claimable
             ORDER BY w.seq LIMIT 1
             FOR UPDATE
         ) AS member;
     END IF;
     LOOP
         SELECT array_agg(coalesce(member.seq, head.seq)) FILTER (
-                WHERE current.seq IS NULL AND (member.seq IS NOT NULL OR head.state = 0)
+                WHERE current.seq IS NULL AND (member.seq IS NOT NULL OR head.state < 2)
             ),
             array_agg(current.seq) FILTER (
-                WHERE current.state = 0 AND (member.seq IS NOT NULL OR current.seq <> head.seq)
+                WHERE (current.state = 0 OR (current.state = 1 AND current.worker IS NULL))
+                  AND (member.seq IS NOT NULL OR current.seq <> head.seq)
             ),
             array_agg(o.at) FILTER (WHERE head.seq IS NULL)
         INTO heads, overtaken, empty
@@ -65,23 +66,24 @@ BEGIN
             ORDER BY w.seq LIMIT 1
         ) AS head ON true
         LEFT JOIN LATERAL (
-            SELECT w.seq, w.state FROM {inbox}_work AS w
+            SELECT w.seq, w.state, w.worker FROM {inbox}_work AS w
             WHERE w.handler = k.handler AND w.ordering_key = k.ordering_key
               AND w.ordering_key IS NOT NULL AND w.claimable
             LIMIT 1
         ) AS current ON true
-        -- Leased, and behind one that is not: that one has ended, or has gone back to pending.
+        -- Leased by a worker, and behind one that is not: that one has ended, or has gone back to pending.
         LEFT JOIN LATERAL (
             SELECT w.seq FROM {inbox}_work AS w
-            WHERE (current.seq IS NULL OR current.state = 0)
+            WHERE (current.seq IS NULL OR current.state = 0 OR current.worker IS NULL)
               AND w.handler = k.handler AND w.behind AND w.ordering_key = k.ordering_key
-              AND NOT w.claimable
+              AND w.worker IS NOT NULL AND NOT w.claimable
             ORDER BY w.seq LIMIT 1
         ) AS member ON true;
         EXIT WHEN overtaken IS NULL;
         -- An earlier message is back, or one of a run. A claim does not wait for the key's lock and may
         -- just have leased the later one, which then stays first; so look again.
-        UPDATE {inbox}_work SET claimable = false, late = false WHERE seq = ANY (overtaken) AND state = 0;
+        UPDATE {inbox}_work SET claimable = false, late = false
+        WHERE seq = ANY (overtaken) AND (state = 0 OR worker IS NULL);
     END LOOP;
 
     IF heads IS NOT NULL THEN

@@ -33,26 +33,26 @@ BEGIN
     stamp := (extract(epoch FROM instant) * 1000000)::bigint;
     due := greatest(instant, coalesce(new_due_at, instant + delay * interval '1 microsecond'));
 
-    WITH waiting AS MATERIALIZED (
-        SELECT w.seq, w.handler, w.state
+    WITH chosen AS MATERIALIZED (
+        SELECT w.seq, w.handler, w.ordering_key, w.state
         FROM unnest(seqs) AS g (seq)
         CROSS JOIN LATERAL (
-            SELECT w.seq, w.handler, w.state FROM {inbox}_work AS w
+            SELECT w.seq, w.handler, w.ordering_key, w.state FROM {inbox}_work AS w
             WHERE w.seq = g.seq
               AND (w.state = 0 OR (w.state = 1 AND w.visible_at <= instant))
             FOR UPDATE
         ) AS w
-    ), moved AS (
+    ), {end_runs}, moved AS (
         -- Not late: it is due no earlier than now.
         UPDATE {inbox}_work AS w
         SET state = 0, late = false, behind = false, visible_at = due, due_at = due,
             token = CASE WHEN w.state = 1 THEN greatest(w.token + 1, stamp) ELSE w.token END
-        WHERE w.seq = ANY (ARRAY(SELECT seq FROM waiting))
+        WHERE w.seq = ANY (ARRAY(SELECT seq FROM chosen))
     ), counted AS (
         INSERT INTO {inbox}_tally (handler, pending, leased)
-        SELECT handler, count(*), -count(*) FROM waiting WHERE state = 1 GROUP BY handler
+        SELECT handler, count(*), -count(*) FROM chosen WHERE state = 1 GROUP BY handler
     )
-    SELECT array_agg(seq) INTO changed FROM waiting;
+    SELECT array_agg(seq) INTO changed FROM chosen;
 
     -- Without a lease, one that an earlier message of its key has come back to is not the first.
     IF ordered_handlers IS NOT NULL THEN

@@ -114,7 +114,7 @@ for key, raw in pairs(pairs_of(call('HGETALL', prefix .. 'ids'))) do
       if run.handler ~= handler then breaks('a message in a run of another handler') end
     end
   else
-    local state, number, accepted, due, _, _, at, started, finished, _, bytes, flags, _, okey = cmsgpack.unpack(raw)
+    local state, number, accepted, due, _, _, at, started, finished, _, bytes, flags, worker, okey = cmsgpack.unpack(raw)
     seq, due, at = number, accepted + due, accepted + at
     local member = struct.pack('>I6', seq) .. key
     local function has(flag) return math.floor(flags / flag) % 2 == 1 end
@@ -143,7 +143,7 @@ for key, raw in pairs(pairs_of(call('HGETALL', prefix .. 'ids'))) do
       local of_key = keys[name] or {handler = handler, okey = okey, leased = {}}
       keys[name] = of_key
       if state == LEASED then
-        of_key.leased[#of_key.leased + 1] = {member = member, at = at, behind = has(BEHIND)}
+        of_key.leased[#of_key.leased + 1] = {member = member, at = at, behind = has(BEHIND), held = worker ~= ''}
       end
       if not of_key.seq or seq < of_key.seq then
         of_key.seq, of_key.first, of_key.state, of_key.due = seq, member, state, due
@@ -162,16 +162,21 @@ for _, run in pairs(runs) do
   end
 end
 for _, of_key in pairs(keys) do
-  -- The first that is leased can be claimed when its lease has run out, and has its attempt counted before.
+  -- The first that a worker has leased can be claimed when its lease has run out, and has its attempt counted
+  -- before. The leases of others may be lost.
   table.sort(of_key.leased, function(a, b) return a.member < b.member end)
-  local held = of_key.leased[1]
-  for n, one in ipairs(of_key.leased) do
-    expect('leased:' .. of_key.handler, one.member, n == 1 and one.at or -one.at)
-    if n > 1 and not one.behind then breaks('a key with two leased messages whose attempts count') end
-    if n > 1 then expect('behind:' .. of_key.handler .. ':' .. of_key.okey, one.member, true) end
+  local head, is_held = of_key.first, false
+  for _, one in ipairs(of_key.leased) do
+    if one.held and not is_held then head, is_held = one.member, true end
   end
-  expect('heads:' .. of_key.handler, of_key.okey, held and held.member or of_key.first)
-  if not held and of_key.state == PENDING then
+  for _, one in ipairs(of_key.leased) do
+    local is_head = one.member == head
+    expect('leased:' .. of_key.handler, one.member, is_head and one.at or -one.at)
+    if not is_head and not one.behind then breaks('a key with two leased messages whose attempts count') end
+    if not is_head and one.held then expect('behind:' .. of_key.handler .. ':' .. of_key.okey, one.member, true) end
+  end
+  expect('heads:' .. of_key.handler, of_key.okey, head)
+  if not is_held and of_key.state == PENDING then
     expect('due:' .. of_key.handler, of_key.first, of_key.due)
   end
 end

@@ -34,6 +34,7 @@ s = own(s)
 local stored = call('HGET', body, key)
 if not stored then return {'corrupt'} end
 if s.state == PENDING then move(handler, 'due', false, s) end
+if s.state == LEASED and s.okey then end_run_behind(handler, s) end
 lease(s, handler, length, worker)
 move(handler, 'leased', true, s, integer(s.at))
 write()

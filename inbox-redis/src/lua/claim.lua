@@ -120,6 +120,7 @@ local function claim_ones(first, last)
       size, left = size + #whole, left - 1
       s.member = f.member
       if f.set == 'due' then move(f.handler, 'due', false, s) end
+      if s.state == LEASED and s.okey then end_run_behind(f.handler, s) end
       local behind = followers(f.handler, s, math.min(run_limit - 1, left))
       lease(s, f.handler, length, worker)
       move(f.handler, 'leased', true, s, integer(s.at))

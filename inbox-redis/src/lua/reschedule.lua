@@ -4,6 +4,7 @@ local function reschedule(s, edit)
   s = own(s)
   local handler = handler_of(s.key)
   if s.state == LEASED then
+    if s.okey then end_run_behind(handler, s) end
     -- Its lease has run out, and is lost.
     s.state, s.token = PENDING, math.max(s.token + 1, right_now)
     set_flag(s, BEHIND, false)

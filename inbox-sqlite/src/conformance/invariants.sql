@@ -6,10 +6,11 @@ WITH counted AS (
 ordered AS (
     SELECT *, state < 2 OR blocks = 1 AS open FROM {inbox}_state WHERE ordering_key IS NOT NULL
 ),
+-- The leases of a run that were lost count for nothing.
 keys AS (
-    SELECT handler, ordering_key, sum(state = 1) AS leased, sum(claimable) AS claimable,
+    SELECT handler, ordering_key, sum(state = 1 AND worker IS NOT NULL) AS leased, sum(claimable) AS claimable,
         min(seq) FILTER (WHERE open) AS head, min(seq) FILTER (WHERE claimable = 1) AS front,
-        min(seq) FILTER (WHERE state = 1) AS leader
+        min(seq) FILTER (WHERE state = 1 AND worker IS NOT NULL) AS leader
     FROM ordered
     GROUP BY handler, ordering_key
 ),
@@ -42,7 +43,7 @@ SELECT rule || ': ' || n FROM (
     SELECT 'a key with two messages that can be claimed', count(*) FROM keys WHERE claimable > 1
     UNION ALL
     SELECT 'a key whose earliest unfinished message cannot be claimed', count(*) FROM headed
-    WHERE leased = 0 AND head_state = 0 AND front IS NOT head
+    WHERE leased = 0 AND head_state < 2 AND front IS NOT head
     UNION ALL
     SELECT 'a blocked key with a message that can be claimed', count(*) FROM headed
     WHERE leased = 0 AND head_state = 3 AND claimable > 0

@@ -36,7 +36,7 @@ BEGIN
     UPDATE {inbox}_state SET claimable = 0
     WHERE (NEW.state = 0 OR NEW.blocks = 1)
       AND handler = NEW.handler AND ordering_key = NEW.ordering_key
-      AND ordering_key IS NOT NULL AND claimable = 1 AND state = 0
+      AND ordering_key IS NOT NULL AND claimable = 1 AND (state = 0 OR worker IS NULL)
       AND (
           seq > (
               SELECT seq FROM {inbox}_state
@@ -47,7 +47,7 @@ BEGIN
           OR EXISTS (
               SELECT 1 FROM {inbox}_state
               WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
-                AND claimable = 0 AND state = 1
+                AND claimable = 0 AND state = 1 AND worker IS NOT NULL
           )
       );
     UPDATE {inbox}_state
@@ -60,7 +60,7 @@ BEGIN
           (
               SELECT seq FROM {inbox}_state
               WHERE handler = NEW.handler AND ordering_key = NEW.ordering_key
-                AND claimable = 0 AND state = 1
+                AND claimable = 0 AND state = 1 AND worker IS NOT NULL
               ORDER BY seq LIMIT 1
           ),
           (
@@ -78,6 +78,18 @@ BEGIN
       );
 END;
 
+-- One of a run whose leases have run out is taken or put off: those leased behind it lose their leases, and
+-- with them their turn. They are leased by nobody until they are claimed.
+CREATE TRIGGER {inbox}_run_lost BEFORE UPDATE OF token ON {inbox}_state
+WHEN OLD.ordering_key IS NOT NULL AND OLD.state = 1 AND NEW.state < 2 AND NEW.token <> OLD.token
+BEGIN
+    UPDATE {inbox}_state
+    SET worker = NULL, lease_until = min(lease_until, OLD.lease_until),
+        visible_at = min(visible_at, OLD.lease_until), token = max(token + 1, NEW.token)
+    WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
+      AND claimable = 0 AND state = 1 AND worker IS NOT NULL AND seq > OLD.seq;
+END;
+
 CREATE TRIGGER {inbox}_removed AFTER DELETE ON {inbox}_state
 BEGIN
     UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
@@ -88,7 +100,7 @@ BEGIN
           (
               SELECT seq FROM {inbox}_state
               WHERE handler = OLD.handler AND ordering_key = OLD.ordering_key
-                AND claimable = 0 AND state = 1
+                AND claimable = 0 AND state = 1 AND worker IS NOT NULL
               ORDER BY seq LIMIT 1
           ),
           (

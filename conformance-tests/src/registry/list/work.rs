@@ -342,6 +342,16 @@ macro_rules! work {
             a_run_that_is_handed_back_is_untouched: "A run that is handed back is as it was.",
             a_run_that_is_handed_back_in_any_order_comes_again: "A run that is settled in a wrong order leaves nothing stuck.",
             a_run_that_ran_out_comes_one_by_one: "A run whose leases ran out is handed out again, one message at a time.",
+            a_claim_of_its_first_ends_a_run:
+                "When the first of a run that ran out is claimed, the leases behind it are lost, and keep no turn.",
+            a_beginning_of_its_first_ends_a_run:
+                "When the first of a run that ran out is begun, the leases behind it are lost, and keep no turn.",
+            another_due_time_of_its_first_ends_a_run:
+                "When the first of a run that ran out is rescheduled, the leases behind it are lost, and keep no turn.",
+            another_due_time_within_a_run_ends_it_from_there:
+                "When one within a run that ran out is rescheduled, the leases behind it are lost, and keep no turn.",
+            a_replay_comes_before_what_is_left_of_a_run:
+                "A message that is replayed comes before what is left of a run behind it, once its leases are lost.",
             a_crash_counts_where_it_happened: "A crash counts for the first of a run that was not settled.",
             what_has_crashed_is_alone: "A message that has crashed its worker is handed out alone.",
             a_run_that_ran_out_can_be_settled: "A run whose leases ran out can be settled while nobody has claimed it since.",

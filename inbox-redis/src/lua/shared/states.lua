@@ -122,6 +122,11 @@ local function open_member(s)
   return s.okey .. '\0' .. member_of(s)
 end
 
+-- Whether a worker has its lease, which may have run out.
+local function is_held(s)
+  return s.state == LEASED and s.worker ~= ''
+end
+
 -- Where `heads` has which messages were leased behind the head of an ordering key, in order. All that still are
 -- are among them. No ordering key ends so.
 local function behind_field(okey)
@@ -150,7 +155,7 @@ local function next_behind(handler, okey, packed)
     local s = not head and load(string.sub(member, 7))
     if head then
       rest[#rest + 1] = member
-    elseif s and s.state == LEASED and s.okey == okey and member_of(s) == member then
+    elseif s and is_held(s) and s.okey == okey and member_of(s) == member then
       head = member
     end
   end
@@ -169,18 +174,42 @@ local function leased_score(s)
   return integer(has_flag(s, BEHIND) and -s.at or s.at)
 end
 
--- Of an ordering key's open messages, the first that is leased is the head, else the earliest.
+-- Takes the leases of a run away behind one whose own has run out, and with them their turn. They are leased
+-- by nobody until they are claimed.
+local function end_run_behind(handler, s)
+  local heads, field, left = handlers[handler].heads, behind_field(s.okey), {}
+  local packed = call('HGET', heads, field)
+  if not packed then return end
+  for _, member in ipairs(cmsgpack.unpack(packed)) do
+    local f = load(string.sub(member, 7))
+    if f and is_held(f) and f.okey == s.okey and member_of(f) == member then
+      if f.seq > s.seq then
+        f.worker, f.token, f.at = '', math.max(f.token + 1, right_now), math.min(f.at, now)
+        save(f)
+        move(handler, 'leased', true, f, leased_score(f))
+      else
+        left[#left + 1] = member
+      end
+    end
+  end
+  if #left > 0 then call('HSET', heads, field, cmsgpack.pack(left)) else call('HDEL', heads, field) end
+end
+
+-- Of an ordering key's open messages, the first that a worker has leased is the head, else the earliest.
 local function promote_key_head(handler, okey)
   local keys = handlers[handler]
   local current, behind = unpack(call('HMGET', keys.heads, okey, behind_field(okey)))
   local held = current and load(string.sub(current, 7))
-  if held and held.state == LEASED then return end
+  if held and is_held(held) then return end
   local head = behind and next_behind(handler, okey, behind)
   if not head then
     local first = call('ZRANGEBYLEX', keys.open, '[' .. okey .. '\0', '(' .. okey .. '\1', 'LIMIT', 0, 1)[1]
     head = first and string.sub(first, #okey + 2)
   end
-  if current and current ~= head then call('ZREM', keys.due, current) end
+  if current and current ~= head then
+    call('ZREM', keys.due, current)
+    if held and held.state == LEASED then move(handler, 'leased', true, held, leased_score(held)) end
+  end
   if not head then
     if current then call('HDEL', keys.heads, okey) end
     return
