@@ -303,6 +303,9 @@ impl History {
         };
         let is_open = message.finished.is_none();
         let last = message.grants.last().cloned();
+        // Others may have had it in between.
+        let mut own = message.grants.iter().filter(|grant| grant.part == *part);
+        let is_held = own.any(|grant| grant.outcome.is_none());
         message.grants.push(Grant {
             token,
             part: part.clone(),
@@ -315,13 +318,13 @@ impl History {
             is_forgotten: false,
         });
         self.check("final is final", is_open, || format!("{part} got {key}"));
+        if is_held {
+            self.counts.entry(part.clone()).or_default().claimed_again += 1;
+        }
         let Some(last) = last else { return };
         self.check("tokens grow", last.token < token, || key.to_string());
         if last.outcome.is_some() {
             return;
-        }
-        if last.part == *part {
-            self.counts.entry(part.clone()).or_default().claimed_again += 1;
         }
         let is_over = last.until <= store_now;
         self.check("one holder", is_over, || {
@@ -405,11 +408,29 @@ impl History {
         }
     }
 
+    /// Whether an earlier message of its ordering key was handed out since: in a run, its lease is lost with it.
+    fn is_lost_with_its_run(&self, key: &Key, token: i64) -> bool {
+        let keys = &self.terms.ordering_keys;
+        let (Some(ordering_key), Some(own)) = (keys.get(key), self.messages.get(key)) else {
+            return false;
+        };
+        let Some(order) = own.last().map(|one| one.order) else {
+            return false;
+        };
+        let same = |other: &&Key| keys.get(*other) == Some(ordering_key);
+        let others = self.messages.keys().filter(same);
+        let mut others = others.flat_map(|other| &self.messages[other]);
+        others.any(|other| {
+            other.order < order && other.grants.iter().any(|grant| grant.token > token)
+        })
+    }
+
     pub(crate) fn settled(&mut self, part: &PartId, settlements: &[Settlement], all: &[Settled]) {
         for (settlement, settled) in settlements.iter().zip(all) {
             let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
             let (store_now, retention) = (self.store_now, self.terms.retention);
             self.trace(|| format!("{part} settled {key} under {token}: {settled:?}"));
+            let is_lost_with_its_run = self.is_lost_with_its_run(key, token);
             let Some(message) = self.current(key) else {
                 continue;
             };
@@ -435,9 +456,11 @@ impl History {
                     });
                 }
                 Settled::LeaseLost => {
-                    self.check("the newest token counts", !is_newest || may_be_gone, || {
-                        key.to_string()
-                    });
+                    self.check(
+                        "the newest token counts",
+                        !is_newest || may_be_gone || is_lost_with_its_run,
+                        || key.to_string(),
+                    );
                 }
                 Settled::Refused(invalid) => {
                     self.violated("nothing is refused", format!("{key}: {invalid}"));
@@ -483,11 +506,12 @@ impl History {
             let Some(message) = self.current(&lease.key) else {
                 continue;
             };
-            // Its own claim is no lost lease.
-            let is_own = message.grants.last().is_some_and(|last| last.part == *part);
+            let token = lease.token.get();
+            // Its own claim is no lost lease. In a run one is lost with that of an earlier message.
+            let is_own = |last: &Grant| last.part == *part && last.token != token;
             if *extended == Extended::LeaseLost
-                && !is_own
-                && let Some(grant) = message.grant(lease.token.get())
+                && !message.grants.last().is_some_and(is_own)
+                && let Some(grant) = message.grant(token)
             {
                 grant.told_lost.get_or_insert(now);
             }
@@ -517,7 +541,8 @@ impl History {
         let mut newest = message.grants.iter().rev();
         let own = newest
             .by_ref()
-            .take_while(|grant| grant.part == *part && !grant.is_forgotten);
+            .take_while(|grant| grant.part == *part && !grant.is_forgotten)
+            .filter(|grant| grant.told_lost.is_none());
         let is_done = own.filter_map(|grant| grant.run.as_ref()).any(|run| {
             let end = run.end;
             end == Some(RunEnd::Done)
