@@ -1,7 +1,7 @@
 //! Installs what servers tests need, as root on Debian or Ubuntu.
 
 mod ferretdb;
-mod kafka;
+mod maven;
 mod nats;
 mod release;
 
@@ -40,7 +40,7 @@ struct Addition {
     add: fn(&Path) -> Result<(), Failure>,
 }
 
-const ADDITIONS: [Addition; 3] = [
+const ADDITIONS: [Addition; 4] = [
     Addition {
         name: "FerretDB",
         is_there: ferretdb::is_there,
@@ -48,8 +48,13 @@ const ADDITIONS: [Addition; 3] = [
     },
     Addition {
         name: "Kafka from Maven Central",
-        is_there: kafka::is_there,
-        add: kafka::add,
+        is_there: |directory| maven::KAFKA.is_there(directory),
+        add: |directory| maven::KAFKA.add(directory),
+    },
+    Addition {
+        name: "ElasticMQ from Maven Central",
+        is_there: |directory| maven::ELASTICMQ.is_there(directory),
+        add: |directory| maven::ELASTICMQ.add(directory),
     },
     Addition {
         name: "NATS by Go module",

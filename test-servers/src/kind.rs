@@ -42,6 +42,8 @@ pub enum Kind {
     /// FerretDB 2 in front of its own PostgreSQL 18 with the DocumentDB extension. It speaks
     /// MongoDB's protocol, but has no transactions and is no replica set.
     Ferretdb,
+    /// ElasticMQ, which speaks the protocol of Amazon SQS. Its URL is what those of its queues begin with.
+    Elasticmq,
     /// Apache Kafka in KRaft mode, one process that is broker and controller. Topics are not made by themselves.
     Kafka,
     /// RabbitMQ, one node, with the management plug-in, whose port stands in `rabbitmq.conf` in the server's
@@ -57,7 +59,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 21] = [
+    pub const ALL: [Self; 22] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -74,6 +76,7 @@ impl Kind {
         Self::MongodbSet,
         Self::MongodbSharded,
         Self::Ferretdb,
+        Self::Elasticmq,
         Self::Kafka,
         Self::RabbitMq,
         Self::Nats,
@@ -105,6 +108,7 @@ impl Kind {
             Self::MongodbSet => "mongodb-set",
             Self::MongodbSharded => "mongodb-sharded",
             Self::Ferretdb => "ferretdb",
+            Self::Elasticmq => "elasticmq",
             Self::Kafka => "kafka",
             Self::RabbitMq => "rabbitmq",
             Self::Nats => "nats",
@@ -133,6 +137,7 @@ impl Kind {
             Self::MongodbSet => "INBOX_TEST_MONGODB_SET_URL",
             Self::MongodbSharded => "INBOX_TEST_MONGODB_SHARDED_URL",
             Self::Ferretdb => "INBOX_TEST_FERRETDB_URL",
+            Self::Elasticmq => "INBOX_TEST_ELASTICMQ_URL",
             Self::Kafka => "INBOX_TEST_KAFKA_URL",
             Self::RabbitMq => "INBOX_TEST_RABBITMQ_URL",
             Self::Nats => "INBOX_TEST_NATS_URL",

@@ -2,25 +2,17 @@
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 
-use super::{Image, Recipe, command};
-use crate::debian::ADDED;
+use super::{Image, Recipe, java};
 use crate::program::Program;
 use crate::wire;
 
 /// What the server is known by. A new server has the same, as it has no other to be told from.
 const CLUSTER_ID: &str = "aW5ib3gtdGVzdC1zZXJ2ZQ";
 
-/// A small Java that starts quickly rather than runs fast.
-const JAVA: [&str; 5] = [
-    "-Xms64m",
-    "-Xmx256m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-Dlog4j2.configurationFile=log4j2.properties",
-];
+const SERVER: &str = "kafka";
 
 /// A broker that was killed may register again after its session, so that is short. What is acknowledged
 /// is with the operating system, not on disk: it survives a killed process, as more copies would
@@ -64,11 +56,7 @@ pub(crate) struct Kafka;
 
 impl Recipe for Kafka {
     fn program(&self) -> Result<Program, String> {
-        let jars = jars()?;
-        let mut java = Program::named("java").next().ok_or("no java on PATH")?;
-        let version = jars.file_name().unwrap_or_default().to_string_lossy();
-        java.version = format!("{version}, {}", java.version);
-        Ok(java)
+        java::program(SERVER)
     }
 
     /// The second is the controller's.
@@ -95,11 +83,9 @@ impl Recipe for Kafka {
     }
 
     fn command(&self, program: &Program, _: &Path, _: &[u16], _: usize) -> Command {
-        let mut server = command(&program.path, JAVA);
-        // Where there are none, the server's log says so.
-        let jars = jars().unwrap_or_default();
-        server.arg("-cp").arg(jars.join("*"));
-        server.args(["kafka.Kafka", "server.properties"]);
+        let options = ["-Dlog4j2.configurationFile=log4j2.properties"];
+        let mut server = java::run(&program.path, SERVER, &options, "kafka.Kafka");
+        server.arg("server.properties");
         server
     }
 
@@ -115,21 +101,6 @@ impl Recipe for Kafka {
     fn url(&self, port: u16) -> String {
         format!("kafka://127.0.0.1:{port}/")
     }
-}
-
-/// The newest Kafka that was added, as a directory of jars.
-fn jars() -> Result<PathBuf, String> {
-    let added = fs::read_dir(ADDED).into_iter().flatten().flatten();
-    let mut versions: Vec<_> = added
-        .filter(|entry| {
-            let name = entry.file_name();
-            let name = name.to_string_lossy();
-            name.starts_with("kafka-") && !name.ends_with(".partial")
-        })
-        .map(|entry| entry.path())
-        .collect();
-    versions.sort();
-    versions.pop().ok_or_else(|| format!("no Kafka in {ADDED}"))
 }
 
 fn api_versions(port: u16) -> io::Result<()> {

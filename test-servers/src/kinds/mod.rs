@@ -1,7 +1,9 @@
 //! What is particular to each kind of server.
 
+mod elasticmq;
 pub(crate) mod ferretdb;
 mod galera;
+mod java;
 mod kafka;
 mod mongodb;
 mod mongodb_sharded;
@@ -163,6 +165,7 @@ pub(crate) fn recipe(kind: Kind) -> Arc<dyn Recipe> {
         Kind::MongodbSet => Arc::new(mongodb::Mongodb { members: 3 }),
         Kind::MongodbSharded => Arc::new(mongodb_sharded::Sharded),
         Kind::Ferretdb => Arc::new(ferretdb::FerretDb { server: 0 }),
+        Kind::Elasticmq => Arc::new(elasticmq::ElasticMq),
         Kind::Kafka => Arc::new(kafka::Kafka),
         Kind::RabbitMq => Arc::new(rabbitmq::RabbitMq),
         Kind::Nats => Arc::new(nats::Nats::Any),
