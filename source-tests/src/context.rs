@@ -99,6 +99,16 @@ impl<B: Broker> Context<B> {
         self.broker.publish(channel, &messages).await
     }
 
+    /// The same, each message with a key of its own to the broker: some deliver no more of a key while any of it is out.
+    pub(crate) async fn publish_apart(
+        &self,
+        channel: &str,
+        numbers: Range<usize>,
+    ) -> Result<(), Failure> {
+        let messages: Vec<_> = numbers.map(|number| apart(channel, number)).collect();
+        self.broker.publish(channel, &messages).await
+    }
+
     /// Sends messages a few at a time while the case goes on.
     pub(crate) fn keep_publishing(
         &self,
@@ -265,6 +275,13 @@ pub(crate) fn envelope(channel: &str, number: usize) -> Envelope {
     let mut envelope = Envelope::new(channel, payload);
     envelope.headers = vec![(ID.into(), id(number)), (KEY.into(), key(number))];
     envelope.key = Some(key(number));
+    envelope
+}
+
+/// The same, with a key of its own to the broker.
+pub(crate) fn apart(channel: &str, number: usize) -> Envelope {
+    let mut envelope = envelope(channel, number);
+    envelope.key = Some(format!("k-of-{number}"));
     envelope
 }
 

@@ -3,7 +3,10 @@
 use std::{
     fmt, io,
     net::{Shutdown, TcpListener, TcpStream},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
 };
 
@@ -17,6 +20,7 @@ pub struct Proxy {
 struct Inner {
     target: OnceLock<String>,
     connections: Mutex<Vec<TcpStream>>,
+    is_shut: AtomicBool,
 }
 
 impl Proxy {
@@ -49,6 +53,15 @@ impl Proxy {
         self.inner.target.get_or_init(|| target.to_owned());
     }
 
+    /// Whether to close connections of clients at once, from now on: for a broker that listens before it knows its
+    /// channels.
+    pub fn shut(&self, shut: bool) {
+        self.inner.is_shut.store(shut, Ordering::SeqCst);
+        if shut {
+            self.cut();
+        }
+    }
+
     /// Closes all connections of clients. Later ones are served.
     pub fn cut(&self) {
         for connection in self.inner.connections().drain(..) {
@@ -68,6 +81,9 @@ impl fmt::Debug for Proxy {
 impl Inner {
     fn forward(&self, client: TcpStream) -> io::Result<()> {
         let target = self.target.get().ok_or(io::ErrorKind::NotConnected)?;
+        if self.is_shut.load(Ordering::SeqCst) {
+            return Ok(());
+        }
         let server = TcpStream::connect(target)?;
         self.connections().push(client.try_clone()?);
         let pairs = [(client.try_clone()?, server.try_clone()?), (server, client)];

@@ -7,7 +7,7 @@ use inbox::receiver::{Delivery, IdFrom};
 use crate::{
     Broker,
     case::CaseResult,
-    context::{Context, ensure, envelope, mapping, some},
+    context::{Context, apart, ensure, mapping, some},
     shelf::Gate,
 };
 
@@ -35,7 +35,7 @@ pub(crate) async fn nothing_before_it_is_stored<B: Broker>(c: Context<B>) -> Cas
 
 pub(crate) async fn what_is_stored_and_no_more<B: Broker>(c: Context<B>) -> CaseResult {
     let channel = c.channel().await?;
-    c.publish(&channel, 0..60).await?;
+    c.publish_apart(&channel, 0..60).await?;
     let shelf = c.shelf().await?;
     shelf.hold();
     let few = |builder: inbox::receiver::ReceiverBuilder| {
@@ -211,8 +211,10 @@ async fn twice<B: Broker>(
 
 pub(crate) async fn a_redelivery_is_the_same<B: Broker>(c: Context<B>) -> CaseResult {
     let channel = c.channel().await?;
-    let mut messages: Vec<_> = (0..20).map(|number| envelope(&channel, number)).collect();
-    messages.push(crate::context::poison(&channel, "no id", 3));
+    let mut messages: Vec<_> = (0..20).map(|number| apart(&channel, number)).collect();
+    let mut poison = crate::context::poison(&channel, "no id", 3);
+    poison.key = Some("k-of-poison".into());
+    messages.push(poison);
     c.broker.publish(&channel, &messages).await?;
     let seen = twice(&c, &channel, mapping()?, 21).await?;
     let without = seen.values().filter(|seen| seen.id.is_none()).count();
@@ -225,7 +227,7 @@ pub(crate) async fn a_redelivery_is_the_same<B: Broker>(c: Context<B>) -> CaseRe
 
 pub(crate) async fn a_redelivery_has_the_same_position<B: Broker>(c: Context<B>) -> CaseResult {
     let channel = c.channel().await?;
-    c.publish(&channel, 0..20).await?;
+    c.publish_apart(&channel, 0..20).await?;
     let by_position = mapping()?.id_from([IdFrom::Position]);
     let seen = twice(&c, &channel, by_position, 20).await?;
     let ids = crate::context::count(seen.values().filter_map(|seen| seen.id.as_deref()));

@@ -96,7 +96,7 @@ pub(crate) async fn an_old_delivery_acknowledges_nothing_else<B: Broker>(
     c: Context<B>,
 ) -> CaseResult {
     let channel = c.channel().await?;
-    c.publish(&channel, 0..40).await?;
+    c.publish_apart(&channel, 0..40).await?;
     let mut source = c.broker.source(&channel, mapping()?)?;
     source.set_flow(Flow::new(40, 40));
     let first: Vec<_> = c.take(&mut source, 10).await?;
