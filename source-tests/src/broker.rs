@@ -111,6 +111,8 @@ pub struct Abilities {
     pub order_by_key: bool,
     /// That order is kept while consumers come and go, as no two have one key at once.
     pub order_across_consumers: bool,
+    /// A kill of the broker changes nothing in the order that it keeps. An emulator may forget it.
+    pub order_after_a_kill: bool,
     /// What is rejected goes to the broker's own dead letters.
     pub dead_letters: bool,
     /// An envelope's id travels in a property of its own.

@@ -21,7 +21,8 @@
 //!     killed_as_processes --nocapture
 //! ```
 //!
-//! On SQLite the database is a part of the consumers, and dies with them.
+//! On SQLite the database is a part of the consumers, and dies with them. A broker that forgets its order in a
+//! kill ([`Abilities::order_after_a_kill`](crate::Abilities)) is not killed where order is judged.
 
 use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
@@ -101,7 +102,11 @@ fn victims(options: &Options, has_server: bool) -> Vec<Victim> {
 }
 
 /// One run on the case's broker.
-pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Options) -> CaseResult {
+pub(crate) async fn run<B: Broker>(
+    c: &Context<B>,
+    channel: &str,
+    mut options: Options,
+) -> CaseResult {
     let Some(address) = c.broker.address() else {
         return Err(NotOffered("the broker has no address for other processes".into()).into());
     };
@@ -111,6 +116,11 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
     let database = Database::start(&options.store).await?;
     let inbox = inbox::connect(&database.url()).await?;
     inbox.create().await?;
+    let ordered =
+        c.abilities.order_across_consumers || (c.abilities.order_by_key && options.consumers == 1);
+    if ordered && !c.abilities.order_after_a_kill {
+        options.broker_kills = 0;
+    }
     let url = database.url();
     let start = || process::start(path, Part::Consumer, &[&address, channel, &url]);
     let began = Instant::now();
@@ -137,7 +147,7 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
     for _ in 0..options.consumers {
         children.push(start()?);
     }
-    let victims = victims(options, database.is_server());
+    let victims = victims(&options, database.is_server());
     let mut killed = 0;
     let mut progress = (0, Instant::now());
     loop {
@@ -181,8 +191,6 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str, options: &Opti
     for child in children {
         process::finish(child).await?;
     }
-    let ordered =
-        c.abilities.order_across_consumers || (c.abilities.order_by_key && options.consumers == 1);
     judge(&*inbox, options.messages, ordered).await?;
     let line = format!(
         "source-tests: {path}: {} messages, {} kills of consumers, {} of the broker, {} of the database, \

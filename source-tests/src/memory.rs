@@ -271,6 +271,7 @@ impl Broker for MemoryBroker {
             stable_positions: is_log,
             order_by_key: true,
             order_across_consumers: is_log,
+            order_after_a_kill: true,
             dead_letters: true,
             id_property: true,
             kind_property: true,

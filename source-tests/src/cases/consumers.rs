@@ -113,7 +113,7 @@ pub(crate) async fn a_name_and_a_lag<B: Broker>(c: Context<B>) -> CaseResult {
 
 pub(crate) async fn killed_as_processes<B: Broker>(c: Context<B>) -> CaseResult {
     let channel = c.channel().await?;
-    chaos::run(&c, &channel, &chaos::Options::from_env()?).await
+    chaos::run(&c, &channel, chaos::Options::from_env()?).await
 }
 
 pub(crate) async fn each_effect_once<B: Broker>(c: Context<B>) -> CaseResult {

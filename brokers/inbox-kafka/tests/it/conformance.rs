@@ -23,6 +23,7 @@ impl Broker for KafkaBroker {
             stable_positions: true,
             order_by_key: true,
             order_across_consumers: true,
+            order_after_a_kill: true,
             dead_letters: true,
             id_property: true,
             kind_property: true,

@@ -24,6 +24,7 @@ impl<const CONFIRM: bool> Broker for NatsBroker<CONFIRM> {
             // What comes again after a lost connection comes later than its successors.
             order_by_key: false,
             order_across_consumers: false,
+            order_after_a_kill: true,
             dead_letters: true,
             id_property: true,
             kind_property: true,

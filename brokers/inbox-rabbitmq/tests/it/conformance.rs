@@ -28,6 +28,7 @@ impl Broker for RabbitBroker {
             stable_positions: false,
             order_by_key: is_ordered,
             order_across_consumers: is_ordered,
+            order_after_a_kill: true,
             dead_letters: true,
             id_property: true,
             kind_property: true,

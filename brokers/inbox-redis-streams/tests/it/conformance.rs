@@ -24,6 +24,7 @@ impl Broker for RedisBroker {
             order_by_key: true,
             // What a consumer leaves comes to others later than its successors.
             order_across_consumers: false,
+            order_after_a_kill: true,
             dead_letters: true,
             id_property: true,
             kind_property: true,
