@@ -77,6 +77,7 @@ awk '
         store("inbox_nats", "nats")
         store("inbox_rabbitmq", "rabbitmq")
         store("inbox_redis_streams", "redis streams")
+        store("inbox_sqs", "sqs")
         print "\nServers for tests"
         for (kind in server) print sprintf("%-16s", kind) server[kind] | "sort"
     }

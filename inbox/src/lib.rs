@@ -106,6 +106,7 @@
 //! | `nats` | NATS JetStream |
 //! | `rabbitmq` | RabbitMQ |
 //! | `redis-streams` | Redis Streams |
+//! | `sqs` | Amazon SQS |
 //!
 //! Any other broker: implement the traits, and run the crate `source-tests` on it.
 //!
@@ -215,6 +216,9 @@ pub use inbox_redis_streams as redis_streams;
 /// The SQLite store, with its options. Transactional use needs it, as with `postgres`.
 #[cfg(feature = "sqlite")]
 pub use inbox_sqlite as sqlite;
+/// Amazon SQS: a source for receivers, and a publisher.
+#[cfg(feature = "sqs")]
+pub use inbox_sqs as sqs;
 
 /// The README's example, so that it compiles.
 #[cfg(all(doctest, feature = "sqlite"))]

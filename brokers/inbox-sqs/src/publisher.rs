@@ -1,0 +1,247 @@
+//! The way out: messages that the service has confirmed.
+
+use std::{fmt, time::Duration};
+
+use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
+use futures_util::future::join_all;
+use inbox_api::Result;
+use inbox_source::{Envelope, Publisher, SourceError};
+use tokio::time::{Instant, timeout_at};
+
+use crate::{
+    Connection,
+    envelope::{Parts, parts},
+    error::{again, failed, late, refused, transient},
+    options::{is_name, parse, read, unknown},
+    queue::BATCH,
+};
+
+const DOING: &str = "publishing";
+/// What all messages of a request may have together. Some regions and emulators take more; one message of more is sent
+/// by itself.
+const MAX_BYTES: usize = 256 * 1024;
+
+type Outcome<T> = std::result::Result<T, SourceError>;
+
+/// Sends messages to the queues that they are addressed to by name.
+///
+/// A message is confirmed when the service has it, on several machines. To a FIFO queue (its name ends with `.fifo`) the id goes
+/// as `MessageDeduplicationId`, so that a message that is sent again within five minutes is confirmed and not stored
+/// again, and the ordering key as `MessageGroupId`; a message without a key is a group by itself. What SQS does not take as such
+/// goes as its SHA-256, and in an attribute as it is. A standard queue does not know what it has already; the inbox of the consumer
+/// refuses the copy by its id.
+///
+/// Messages of one call go in requests of ten: to a FIFO queue one after the other, up to the first that fails; to a
+/// standard queue all at once. A request may fail for some of its messages and not for others.
+pub struct SqsPublisher {
+    connection: Connection,
+    limit: Duration,
+}
+
+impl SqsPublisher {
+    /// A publisher to the queues of this account.
+    #[must_use]
+    pub fn new(connection: Connection) -> Self {
+        Self {
+            connection,
+            limit: Duration::from_secs(30),
+        }
+    }
+
+    /// Reads `sqs://sqs.eu-west-1.amazonaws.com/123456789012?timeout_ms=30000`, as [`Connection::from_url`] does.
+    ///
+    /// # Errors
+    /// As [`Connection::from_url`]; `Invalid` also for a value that does not fit.
+    pub fn from_url(url: &str) -> Result<Self> {
+        let url = parse(url)?;
+        let mut publisher = Self::new(Connection::of(&url, url.path())?);
+        for (key, value) in url.query_pairs() {
+            publisher = match key.as_ref() {
+                "region" => publisher,
+                "timeout_ms" => publisher.timeout(Duration::from_millis(read(&key, &value)?)),
+                _ => return Err(unknown(&key, "region, timeout_ms")),
+            };
+        }
+        Ok(publisher)
+    }
+
+    /// How long one call may take; 30 seconds unless set, at least one.
+    #[must_use]
+    pub fn timeout(mut self, limit: Duration) -> Self {
+        self.limit = limit.max(Duration::from_secs(1));
+        self
+    }
+
+    /// One request. An answer for each message, in their order.
+    async fn send(&self, queue: &str, batch: Vec<Parts>, until: Instant) -> Vec<Outcome<()>> {
+        let count = batch.len();
+        let sent = timeout_at(until, self.request(queue, batch)).await;
+        let failures = match sent.unwrap_or_else(|_| Err(late(DOING))) {
+            Ok(failures) => failures,
+            Err(error) => return (0..count).map(|_| Err(again(&error))).collect(),
+        };
+        let mut answers: Vec<_> = (0..count).map(|_| Ok(())).collect();
+        for (place, error) in failures {
+            if let Some(answer) = answers.get_mut(place) {
+                *answer = Err(error);
+            }
+        }
+        answers
+    }
+
+    async fn request(&self, queue: &str, batch: Vec<Parts>) -> Outcome<Vec<(usize, SourceError)>> {
+        let mut entries = Vec::with_capacity(batch.len());
+        for (id, parts) in batch.into_iter().enumerate() {
+            let mut entry = Entry::builder()
+                .id(id.to_string())
+                .message_body(parts.body)
+                .set_message_attributes(Some(parts.attributes));
+            if let Some((id, group)) = parts.fifo {
+                entry = entry.message_deduplication_id(id).message_group_id(group);
+            }
+            entries.push(entry.build().map_err(|error| transient(DOING, error))?);
+        }
+        let client = &self.connection.client;
+        let request = client
+            .send_message_batch()
+            .queue_url(self.connection.queue_url(queue))
+            .set_entries(Some(entries));
+        let answer = request.send().await;
+        let answer = answer.map_err(|error| failed(DOING, &error))?;
+        let failures = answer.failed.iter();
+        Ok(failures
+            .filter_map(|entry| Some((entry.id.parse().ok()?, refused(DOING, entry))))
+            .collect())
+    }
+
+    /// The messages of one queue, by their places among all. Those behind one that failed are not sent to a FIFO queue.
+    async fn send_all(
+        &self,
+        queue: &str,
+        messages: Vec<(usize, Parts)>,
+        until: Instant,
+    ) -> Vec<(usize, Outcome<()>)> {
+        let is_fifo = queue.ends_with(".fifo");
+        let mut requests = Vec::new();
+        let mut failed = false;
+        let mut answers = Vec::new();
+        for (places, batch) in batches(messages) {
+            if failed {
+                let behind = || Err(transient(DOING, "one before it failed"));
+                answers.extend(places.into_iter().map(|place| (place, behind())));
+                continue;
+            }
+            let request = async move {
+                let answers = self.send(queue, batch, until).await;
+                places.into_iter().zip(answers).collect::<Vec<_>>()
+            };
+            if is_fifo {
+                let answered = request.await;
+                failed = answered.iter().any(|(_, answer)| answer.is_err());
+                answers.extend(answered);
+            } else {
+                requests.push(request);
+            }
+        }
+        answers.extend(join_all(requests).await.into_iter().flatten());
+        answers
+    }
+}
+
+/// Requests of ten, and of so many bytes.
+fn batches(messages: Vec<(usize, Parts)>) -> Vec<(Vec<usize>, Vec<Parts>)> {
+    let mut batches: Vec<(Vec<usize>, Vec<Parts>)> = Vec::new();
+    let mut bytes = 0;
+    for (place, parts) in messages {
+        let size = parts.bytes;
+        match batches.last_mut() {
+            Some((places, batch)) if batch.len() < BATCH && bytes + size <= MAX_BYTES => {
+                bytes += size;
+                places.push(place);
+                batch.push(parts);
+            }
+            _ => {
+                bytes = size;
+                batches.push((vec![place], vec![parts]));
+            }
+        }
+    }
+    batches
+}
+
+impl Publisher for SqsPublisher {
+    async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
+        let until = Instant::now() + self.limit;
+        let mut answers: Vec<_> = messages.iter().map(|_| Err(late(DOING))).collect();
+        let mut queues: Vec<(&str, Vec<(usize, Parts)>)> = Vec::new();
+        for (place, message) in messages.iter().enumerate() {
+            let queue = message.address.as_str();
+            if !is_name(queue) {
+                let text = format!("{DOING}: the address is no name of a queue");
+                answers[place] = Err(SourceError::permanent(text));
+                continue;
+            }
+            let parts = match parts(message, queue.ends_with(".fifo")) {
+                Ok(parts) => parts,
+                Err(error) => {
+                    answers[place] = Err(transient(DOING, error));
+                    continue;
+                }
+            };
+            match queues.iter_mut().find(|(name, _)| *name == queue) {
+                Some((_, of_queue)) => of_queue.push((place, parts)),
+                None => queues.push((queue, vec![(place, parts)])),
+            }
+        }
+        let sending = queues
+            .into_iter()
+            .map(|(queue, messages)| self.send_all(queue, messages, until));
+        for (place, answer) in join_all(sending).await.into_iter().flatten() {
+            answers[place] = answer;
+        }
+        answers
+    }
+}
+
+impl fmt::Debug for SqsPublisher {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SqsPublisher")
+            .field("connection", &self.connection)
+            .field("limit", &self.limit)
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_url_says_where_it_goes() {
+        let url = "sqs+http://key:s%40cret@localhost:9324/1?region=r&timeout_ms=2500";
+        let publisher = SqsPublisher::from_url(url).unwrap();
+        assert_eq!(publisher.limit, Duration::from_millis(2500));
+        assert!(!format!("{publisher:?}").contains("cret"));
+        for rest in ["", "/", "/1?queue=q", "/1?timeout_ms=x"] {
+            let url = format!("sqs://k:s@sqs.eu-west-1.amazonaws.com{rest}");
+            assert!(SqsPublisher::from_url(&url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn requests_have_ten_messages_and_no_more_bytes_than_they_may() {
+        let sized = |size: usize| {
+            let envelope = Envelope::new("orders", "x".repeat(size));
+            parts(&envelope, false).unwrap()
+        };
+        let counts = |sizes: &[usize]| {
+            let all = sizes.iter().map(|size| sized(*size)).enumerate();
+            let batches = batches(all.collect());
+            let counts = batches.iter().map(|(_, batch)| batch.len());
+            counts.collect::<Vec<_>>()
+        };
+        assert_eq!(counts(&[1; 25]), [10, 10, 5]);
+        assert_eq!(counts(&[100_000; 5]), [2, 2, 1]);
+        assert_eq!(counts(&[1, 400_000, 1]), [1, 1, 1]);
+    }
+}
