@@ -24,12 +24,13 @@ fn packages(arguments: &[&str]) -> BTreeSet<String> {
 }
 
 /// Each with its feature and what it brings.
-const SERVERS: [(&str, &str); 5] = [
+const SERVERS: [(&str, &str); 6] = [
     ("mongodb", "mongodb"),
     ("mysql", "sqlx-mysql"),
     ("postgres", "sqlx-postgres"),
     ("rabbitmq", "lapin"),
     ("redis", "redis"),
+    ("sqs", "aws-sdk-sqs"),
 ];
 
 #[test]

@@ -21,7 +21,8 @@ pub(crate) mod purge;
         feature = "kafka",
         feature = "nats",
         feature = "rabbitmq",
-        feature = "redis-streams"
+        feature = "redis-streams",
+        feature = "sqs"
     )),
     allow(
         unused_imports,

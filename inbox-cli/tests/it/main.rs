@@ -46,5 +46,7 @@ mod redis;
 #[cfg(feature = "redis-streams")]
 mod redis_streams;
 mod serve;
+#[cfg(feature = "sqs")]
+mod sqs;
 mod stopping;
 mod support;

@@ -19,7 +19,7 @@ struct Kind {
     url: &'static str,
 }
 
-const KINDS: [Kind; 4] = [
+const KINDS: [Kind; 5] = [
     Kind {
         name: "Kafka",
         schemes: &["kafka"],
@@ -47,6 +47,13 @@ const KINDS: [Kind; 4] = [
         feature: "redis-streams",
         is_built: cfg!(feature = "redis-streams"),
         url: "redis+stream://HOST:6379/0?stream=STREAM&group=GROUP&dead_letters=STREAM",
+    },
+    Kind {
+        name: "Amazon SQS",
+        schemes: &["sqs", "sqs+http"],
+        feature: "sqs",
+        is_built: cfg!(feature = "sqs"),
+        url: "sqs://sqs.REGION.amazonaws.com/ACCOUNT/QUEUE?dead_letters=QUEUE",
     },
 ];
 
@@ -103,6 +110,8 @@ pub(crate) enum Broker {
     RabbitMq(Box<inbox_rabbitmq::RabbitMqSource>),
     #[cfg(feature = "redis-streams")]
     RedisStreams(Box<inbox_redis_streams::RedisStreamsSource>),
+    #[cfg(feature = "sqs")]
+    Sqs(Box<inbox_sqs::SqsSource>),
 }
 
 impl Broker {
@@ -129,6 +138,11 @@ impl Broker {
                 .and_then(|options| inbox_redis_streams::RedisStreamsSource::new(options, mapping))
                 .map(|source| Self::RedisStreams(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
+            #[cfg(feature = "sqs")]
+            Some("Amazon SQS") => inbox_sqs::SqsOptions::from_url(url)
+                .and_then(|options| inbox_sqs::SqsSource::new(options, mapping))
+                .map(|source| Self::Sqs(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
             _ => {
                 let schemes = KINDS.iter().flat_map(|kind| kind.schemes);
                 let schemes: Vec<_> = schemes.map(|scheme| format!("{scheme}://")).collect();
@@ -150,6 +164,8 @@ impl Broker {
             Self::RabbitMq(ref source) => source.name(),
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(ref source) => source.name(),
+            #[cfg(feature = "sqs")]
+            Self::Sqs(ref source) => source.name(),
         }
     }
 
@@ -168,6 +184,8 @@ impl Broker {
             Self::RabbitMq(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(mut source) => receiver.run(&mut *source, shutdown).await,
+            #[cfg(feature = "sqs")]
+            Self::Sqs(mut source) => receiver.run(&mut *source, shutdown).await,
         }
     }
 }
