@@ -63,6 +63,7 @@ mod statistics;
 mod store;
 mod summary;
 mod transactional;
+mod url;
 
 pub use capabilities::{Capabilities, ReceiveAtomicity, Wakeups};
 pub use clock::{Clock, ClockOffset, duration_micros, from_micros, to_micros};
@@ -89,6 +90,7 @@ pub use store::{
 };
 pub use summary::{MessageGroup, MessageSummary, OperateExt, Span, error_shape};
 pub use transactional::{Recorded, Transactional};
+pub use url::hide_password;
 
 pub use bytes::Bytes;
 

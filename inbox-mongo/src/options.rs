@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, time::Duration};
 
-use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, hide_password};
 use mongodb::{
     error::{Error as DriverError, ErrorKind as Driver},
     options::ConnectionString,
@@ -117,7 +117,7 @@ impl MongoOptions {
     /// `Invalid` for another scheme, an unknown key, a key that is there twice, a value that does
     /// not fit, and what the driver, as it is built, does not take. No error repeats the URL.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::parse(url).map_err(|error| error.in_operation("from_url"))
+        Self::parse(url).map_err(|error| hide_password(url, error).in_operation("from_url"))
     }
 
     fn parse(url: &str) -> Result<Self> {
@@ -440,7 +440,8 @@ mod tests {
                 "x/y?authMechanism=PLAIN&authMechanismProperties=secret",
                 "authMechanismProperties",
             ),
-            ("x/y?secret@z", "key=value"),
+            ("x/y?word", "key=value"),
+            ("x/y?secret@z", "rest of a password"),
         ] {
             let url = format!("mongodb://app:secret@{rest}");
             let error = MongoOptions::from_url(&url).unwrap_err();

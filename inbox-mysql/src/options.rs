@@ -4,6 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
+    hide_password,
 };
 use sqlx::{
     ConnectOptions as _,
@@ -100,6 +101,10 @@ impl MySqlOptions {
     /// # Errors
     /// `Invalid` for another scheme, no database, an unknown key or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let rest = url
             .split_once(':')
             .filter(|(scheme, _)| SCHEMES.contains(scheme))

@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr as _, time::Duration};
 
 use inbox_api::{
     Bytes, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Invalid, Message, Result,
-    check_size, error_text,
+    check_size, error_text, hide_password,
 };
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
@@ -161,6 +161,10 @@ impl PostgresOptions {
     /// `Invalid` for another scheme, an unknown key or a value that does not fit. No error repeats
     /// the URL.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let scheme = url.split_once("://").map(|(scheme, _)| scheme);
         if !scheme.is_some_and(|scheme| SCHEMES.contains(&scheme)) {
             return Err(invalid("the URL must start with postgres://"));

@@ -4,6 +4,7 @@ use std::{fmt, time::Duration};
 
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
+    hide_password,
 };
 use redis::{
     ConnectionInfo, IntoConnectionInfo as _,
@@ -136,7 +137,7 @@ impl RedisOptions {
     /// `Invalid` for another scheme, an address that cannot be read, an unknown key, a value that
     /// does not fit, or TLS in a build without it.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::parse(url).map_err(|error| error.in_operation("from_url"))
+        Self::parse(url).map_err(|error| hide_password(url, error).in_operation("from_url"))
     }
 
     fn parse(url: &str) -> Result<Self> {

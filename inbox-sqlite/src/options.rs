@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::{Clock, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text};
+use inbox_api::{
+    Clock, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text, hide_password,
+};
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use url::Url;
 
@@ -91,7 +93,7 @@ impl SqliteOptions {
     /// `Invalid` for another scheme, no path, an in-memory database, an unknown key or a value
     /// that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
-        Self::read_url(url).map_err(|error| error.in_operation("from_url"))
+        Self::read_url(url).map_err(|error| hide_password(url, error).in_operation("from_url"))
     }
 
     fn read_url(url: &str) -> Result<Self> {

@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use inbox_api::{Error, ErrorKind, Result, error_text};
+use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
 use inbox_source::Flow;
 use percent_encoding::percent_decode_str;
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
@@ -91,6 +91,10 @@ impl Connection {
     /// # Errors
     /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let (connection, rest) = Self::parse(url)?;
         match rest.first() {
             None => Ok(connection),
@@ -341,6 +345,10 @@ impl KafkaOptions {
     /// `Invalid` for another scheme, no host, topic or group, an unknown parameter or a value that does not
     /// fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let (connection, parameters) = Connection::parse(url)?;
         let mut options = Self::new(connection, "", [] as [String; 0]);
         for (key, value) in parameters {

@@ -3,7 +3,7 @@
 use std::{fmt, time::Duration};
 
 use async_nats::ConnectOptions;
-use inbox_api::{Error, ErrorKind, Result, error_text};
+use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -30,6 +30,10 @@ impl Connection {
     /// # Errors
     /// `Invalid` for another scheme, no host or any parameter.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         if url.query().is_some() {
             return Err(invalid("the address takes no parameters here"));
@@ -122,6 +126,10 @@ impl NatsOptions {
     /// `Invalid` for another scheme, no host, stream or consumer, an unknown parameter or a value that does
     /// not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let value = |name: &str| {
             let mut pairs = url.query_pairs().filter(|(key, _)| key == name);

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use inbox_api::{Error, ErrorKind, Result, error_text};
+use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
 use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
     uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo},
@@ -33,6 +33,10 @@ impl Connection {
     /// # Errors
     /// `Invalid` for another scheme, no host, any parameter, or `amqps` in a build without the feature `tls`.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         if url.query().is_some() {
             return Err(invalid("the address takes no parameters here"));
@@ -149,6 +153,10 @@ impl RabbitMqOptions {
     /// # Errors
     /// `Invalid` for another scheme, no host or queue, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let mut pairs = url.query_pairs();
         let queue = pairs.find(|(key, _)| key == "queue");

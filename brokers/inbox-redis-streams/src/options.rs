@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use inbox_api::{Error, ErrorKind, Result, error_text};
+use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
 use redis::{Client, IntoConnectionInfo as _};
 use url::Url;
 use uuid::Uuid;
@@ -33,6 +33,10 @@ impl Connection {
     /// `Invalid` for another scheme, no host, another parameter, a file that cannot be read, or TLS where it is
     /// not built in.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url, &["redis", "rediss"])?;
         if let Some((key, _)) = url.query_pairs().find(|(key, _)| key != "tls_ca_file") {
             return Err(unknown(&key, "tls_ca_file"));
@@ -149,6 +153,10 @@ impl RedisStreamsOptions {
     /// `Invalid` for another scheme, no host, stream or group, an unknown parameter or a value that does not
     /// fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url, SCHEMES)?;
         let value = |name: &str| {
             let mut pairs = url.query_pairs().filter(|(key, _)| key == name);
