@@ -4,6 +4,7 @@
 mod connecting;
 mod counts;
 mod left_behind;
+mod roles;
 mod set_up;
 
 use std::time::Duration;
@@ -178,44 +179,4 @@ async fn a_text_that_looks_like_a_field_is_kept_as_it_is() {
         (past.worker.as_str(), past.error.as_str()),
         ("$seq", "$payload")
     );
-}
-
-/// Roles exist only where there are users.
-#[tokio::test]
-async fn the_documented_role_is_enough() {
-    let Some(place) = TestInbox::shared() else {
-        return;
-    };
-    for role in common::documented_roles(&place.database) {
-        let mut command = doc! { "createRole": role.get_str("role").unwrap() };
-        command.extend(role.into_iter().filter(|(field, _)| field != "role"));
-        if place.run(command).await.is_err() {
-            println!("NOT CHECKED: this server has no roles");
-            return;
-        }
-    }
-    let connect = |role: &'static str| {
-        let place = &place;
-        async move {
-            let user = doc! { "createUser": role, "pwd": "secret", "roles": [role] };
-            place.run(user).await.unwrap();
-            let url = place.url.replacen("://", &format!("://{role}:secret@"), 1);
-            let url = url.replacen("/?", &format!("/{}?", place.database), 1);
-            let url = if url.contains('?') {
-                url
-            } else {
-                format!("{url}{}", place.database)
-            };
-            let url = common::with(&url, &format!("authSource={}", place.database));
-            let options = MongoOptions::from_url(&url).unwrap();
-            MongoStore::connect(options).await.unwrap()
-        }
-    };
-    connect("inboxOwner").await.create().await.unwrap();
-    let store = connect("inboxWorker").await;
-    assert!(store.exists().await.unwrap());
-    store.migrate().await.unwrap();
-    let _ = store.receive_one(&message("a")).await.unwrap();
-    assert_eq!(claim_ids(&store).await, ["a"]);
-    let _ = store.statistics().await.unwrap();
 }
