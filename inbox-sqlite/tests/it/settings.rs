@@ -214,3 +214,30 @@ async fn no_setting_of_the_file_matters() {
         pool.close().await;
     }
 }
+
+/// What SQLite puts next to the file holds payloads, too.
+#[cfg(unix)]
+#[tokio::test]
+async fn the_files_next_to_a_private_file_are_private() {
+    use std::{fs, os::unix::fs::PermissionsExt as _};
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("inbox.db");
+    fs::File::create(&path).unwrap();
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let store = SqliteStore::connect(SqliteOptions::new(&path))
+        .await
+        .unwrap();
+    store.create().await.unwrap();
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    let mut modes = Vec::new();
+    for file in fs::read_dir(folder.path()).unwrap() {
+        let file = file.unwrap();
+        let name = file.file_name().into_string().unwrap();
+        modes.push((name, file.metadata().unwrap().permissions().mode() & 0o777));
+    }
+    modes.sort();
+    let names = ["inbox.db", "inbox.db-shm", "inbox.db-wal"];
+    assert_eq!(modes, names.map(|name| (name.to_owned(), 0o600)));
+    store.close().await;
+}
