@@ -11,6 +11,8 @@ mod args;
 mod commands;
 mod exit;
 mod handler;
+#[cfg(test)]
+mod hostile;
 mod input;
 mod interrupt;
 mod lookup;

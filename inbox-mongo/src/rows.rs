@@ -463,4 +463,80 @@ mod tests {
             assert!(found.contains(reason), "{field}: {found}");
         }
     }
+
+    /// Parts with a zero between: a byte for the field, one for the type, and the value.
+    fn spoil(document: &mut Document, input: &[u8]) {
+        const OTHERS: [&str; 9] = [
+            "contentType",
+            "orderingKey",
+            "worker",
+            "leasedAt",
+            "finishedAt",
+            "error",
+            "history",
+            "result",
+            "blocks",
+        ];
+        for part in input.split(|byte| *byte == 0).take(8) {
+            let [field, kind, value @ ..] = part else {
+                continue;
+            };
+            let names: Vec<String> = document.keys().cloned().collect();
+            let names = names.into_iter().chain(OTHERS.map(String::from));
+            let Some(name) = names.cycle().nth(usize::from(*field)) else {
+                continue;
+            };
+            let text = String::from_utf8_lossy(value);
+            let value =
+                match kind % 9 {
+                    0 => Bson::Null,
+                    1 => Bson::Int64(text.parse().unwrap_or(i64::MIN)),
+                    2 => Bson::Double(text.parse().unwrap_or(f64::NAN)),
+                    3 => Bson::String(text.into_owned()),
+                    4 => Bson::Binary(Binary {
+                        subtype: BinarySubtype::Generic,
+                        bytes: value.to_vec(),
+                    }),
+                    5 => Bson::Boolean(value.len() % 2 == 0),
+                    6 => Bson::Array(vec![Bson::String(text.into_owned())]),
+                    7 => Bson::Array(vec![doc! {
+                    "attempt": text.parse::<i64>().unwrap_or(3), "replays": 0, "worker": "w",
+                    "leased_at": text.parse::<i64>().unwrap_or(i64::MIN), "ended_at": 5_i64,
+                    "end": "retried", "error": "e",
+                }
+                .into()]),
+                    _ => {
+                        document.remove(&name);
+                        continue;
+                    }
+                };
+            document.insert(name, value);
+        }
+    }
+
+    #[test]
+    fn documents_of_any_values_are_read_or_refused() {
+        let corpus = include_str!("../../hostile/corpus/sqlite-rows.txt");
+        let sound = document(&message(), 7, 1, Beginning::Pending(ObjectId::new()));
+        let mut sound = Document::try_from(sound).unwrap();
+        sound.insert("now", 2_000_000_i64);
+        hostile::hold(
+            &hostile::Target::new("mongodb-documents", corpus, move |input| {
+                let mut spoiled = sound.clone();
+                spoil(&mut spoiled, input);
+                if let Ok(record) = record(&mut spoiled.clone()) {
+                    let _ = format!("{record:?}");
+                }
+                match leased(spoiled) {
+                    Ok(leased) => drop(format!("{leased:?}")),
+                    Err((document, reason)) => {
+                        let name = InboxName::new("inbox").unwrap();
+                        drop(corrupt_row(&name, &document, reason));
+                    }
+                }
+                Ok(())
+            })
+            .limit(256, 64 * 1024),
+        );
+    }
 }

@@ -517,4 +517,27 @@ mod tests {
             assert!(read.is_err(), "{end}");
         }
     }
+
+    #[test]
+    fn answers_of_any_bytes_are_read_or_refused() {
+        let corpus = include_str!("../../hostile/corpus/redis-rows.txt");
+        hostile::hold(&hostile::Target::new("redis-rows", corpus, |input| {
+            let parsed = hostile::uncounted(|| redis::parse_redis_value(input));
+            let Ok(answer) = parsed else { return Ok(()) };
+            if let Ok(Taken {
+                leased: Ok(leased), ..
+            }) = read_taken(3, answer.clone())
+            {
+                let _ = format!("{leased:?}");
+            }
+            if let Ok(row) = row(3, 7, 1_700_000_000_000_000, answer.clone()) {
+                let _ = row.record.map(|record| format!("{record:?}"));
+            }
+            for taken in read_taken_run(3, answer).unwrap_or_default() {
+                let _ = (taken.place(), taken.leased.map(|leased| leased.message));
+            }
+            let _ = payload(&Bytes::copy_from_slice(input));
+            Ok(())
+        }));
+    }
 }

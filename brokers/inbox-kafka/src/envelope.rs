@@ -170,4 +170,27 @@ mod tests {
         assert_eq!(tombstone.payload, "");
         assert_eq!(headers(&tombstone).count(), 0);
     }
+
+    #[test]
+    fn records_of_any_bytes_are_read_and_written() {
+        let corpus = include_str!("../../../hostile/corpus/mapping.txt");
+        hostile::hold(&hostile::Target::new("kafka-records", corpus, |input| {
+            let (lines, body) = hostile::head(input);
+            let mut all = OwnedHeaders::new();
+            for (name, value) in &lines {
+                // As the client has them: text without a zero.
+                let key = &*String::from_utf8_lossy(name).replace('\0', "");
+                let value = (!value.is_empty()).then_some(*value);
+                all = all.insert(Header { key, value });
+            }
+            let key = lines.first().map(|(_, value)| *value);
+            let record = record(key, (!body.is_empty()).then_some(body), all);
+            let envelope = read(&record);
+            let _ = (Original::of(&record), headers(&envelope));
+            if is_tombstone(&envelope) != body.is_empty() && envelope.payload.is_empty() {
+                return Err("a record without a body has one, or none where it had".into());
+            }
+            Ok(())
+        }));
+    }
 }

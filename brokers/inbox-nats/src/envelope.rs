@@ -161,4 +161,31 @@ mod tests {
         envelope.id = Some("a\nb".into());
         assert!(headers(&envelope).is_err());
     }
+
+    #[test]
+    fn headers_of_any_bytes_are_read_and_written() {
+        let corpus = include_str!("../../../hostile/corpus/mapping.txt");
+        hostile::hold(&hostile::Target::new("nats-headers", corpus, |input| {
+            let (lines, body) = hostile::head(input);
+            let mut sent = HeaderMap::new();
+            for (name, value) in lines {
+                let name = header_name(&String::from_utf8_lossy(name));
+                let value = header_value(&String::from_utf8_lossy(value));
+                if let (Ok(name), Ok(value)) = (name, value) {
+                    sent.append(name, value);
+                }
+            }
+            let mut envelope = Envelope::new("orders", body.to_vec());
+            add_headers(&mut envelope, &sent);
+            let Ok(again) = headers(&envelope) else {
+                return Ok(());
+            };
+            let mut arrived = Envelope::new("orders", body.to_vec());
+            add_headers(&mut arrived, &again);
+            match arrived.id == envelope.id && arrived.key == envelope.key {
+                true => Ok(()),
+                false => Err("what is passed on has another id or key".into()),
+            }
+        }));
+    }
 }

@@ -179,4 +179,48 @@ mod tests {
         envelope.headers = vec![(long, "v".into())];
         assert!(properties(&envelope).is_err());
     }
+
+    #[test]
+    fn properties_of_any_bytes_are_read_and_written() {
+        let corpus = include_str!("../../../hostile/corpus/mapping.txt");
+        hostile::hold(&hostile::Target::new(
+            "rabbitmq-properties",
+            corpus,
+            |input| {
+                let (lines, body) = hostile::head(input);
+                let mut headers = FieldTable::default();
+                let mut sent = BasicProperties::default();
+                for (number, (name, value)) in lines.into_iter().enumerate() {
+                    let text = String::from_utf8_lossy(value);
+                    let read = text.parse::<i64>().unwrap_or_default();
+                    let Ok(name) = ShortString::try_new(String::from_utf8_lossy(name)) else {
+                        continue;
+                    };
+                    if let Ok(short) = ShortString::try_new(&*text) {
+                        sent = match name.as_str() {
+                            ":id" => sent.with_message_id(short),
+                            ":kind" => sent.with_type(short),
+                            ":key" => sent.with_correlation_id(short),
+                            ":time" => sent.with_timestamp(read.cast_unsigned()),
+                            _ => sent.with_content_type(short),
+                        };
+                    }
+                    headers.insert(
+                        name,
+                        match number % 5 {
+                            0 => AMQPValue::LongString(value.into()),
+                            1 => AMQPValue::ByteArray(value.to_vec().into()),
+                            2 => AMQPValue::LongLongInt(read),
+                            3 => AMQPValue::Double(text.parse().unwrap_or(f64::NAN)),
+                            _ => AMQPValue::Void,
+                        },
+                    );
+                }
+                let mut envelope = Envelope::new("orders", body.to_vec());
+                add_properties(&mut envelope, &sent.with_headers(headers));
+                let _ = properties(&envelope);
+                Ok(())
+            },
+        ));
+    }
 }

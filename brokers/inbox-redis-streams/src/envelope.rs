@@ -123,4 +123,22 @@ mod tests {
         assert_eq!(arrived.content_type.as_deref(), Some("application/json"));
         assert_eq!(arrived.header("order"), Some("7"));
     }
+
+    #[test]
+    fn answers_of_any_bytes_are_read_and_written() {
+        let corpus = include_str!("../../../hostile/corpus/redis-streams.txt");
+        hostile::hold(&hostile::Target::new("redis-streams", corpus, |input| {
+            let parsed = hostile::uncounted(|| redis::parse_redis_value(input));
+            let Ok(answer) = parsed else { return Ok(()) };
+            let _ = crate::entry::of_claim(answer.clone());
+            for entry in crate::entry::of_read(answer).unwrap_or_default() {
+                let Some(all) = entry.fields else { continue };
+                for payload in [PAYLOAD, "p"] {
+                    let envelope = envelope("orders", &entry.id, payload, &all);
+                    let _ = fields(&envelope, payload);
+                }
+            }
+            Ok(())
+        }));
+    }
 }

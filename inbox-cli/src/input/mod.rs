@@ -1,6 +1,8 @@
 //! Messages from NDJSON.
 
 mod format;
+#[cfg(test)]
+mod hostile;
 mod lines;
 mod source;
 

@@ -25,6 +25,7 @@ mod removal;
 mod restore;
 mod servers;
 mod snapshots;
+mod spoiled;
 mod steps;
 mod tally;
 mod transactions;

@@ -30,6 +30,7 @@ mod pooler_failures;
 mod renewals;
 mod restore;
 mod schema;
+mod spoiled;
 mod time_limits;
 mod transactions;
 mod wakeups;

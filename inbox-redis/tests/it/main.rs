@@ -21,5 +21,6 @@ mod nodes;
 mod operations;
 mod reshard;
 mod scripts;
+mod spoiled;
 #[cfg(feature = "tls")]
 mod tls;

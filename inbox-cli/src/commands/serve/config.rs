@@ -613,4 +613,22 @@ mod tests {
         );
         assert_eq!(janitor.hours.unwrap().0, (22, 24));
     }
+
+    #[test]
+    fn configurations_of_any_bytes_are_taken_or_refused() {
+        let corpus = include_str!("../../../../hostile/corpus/configuration.txt");
+        let target = hostile::Target::new("configuration", corpus, |input| {
+            let text = &*String::from_utf8_lossy(input);
+            let _ = address(text);
+            match file(text).parse() {
+                Ok(config) => drop(format!("{config:?}")),
+                Err(wrong) if wrong.to_string().contains('\n') => {
+                    return Err(format!("what is wrong is more than a line\n{wrong}"));
+                }
+                Err(_) => {}
+            }
+            Ok(())
+        });
+        hostile::hold(&target.limit(512, 64 * 1024));
+    }
 }
