@@ -131,6 +131,9 @@ impl MongoOptions {
         let unreadable = "the URL cannot be read: a port is a number; user and password have characters such as \
                           : / ? # @ as %XX; the name of a database has no blank and none of \
                           / \\ . \" $";
+        if splits_a_character(place) {
+            return Err(invalid(unreadable));
+        }
         ConnectionString::parse(place).map_err(|_| invalid(unreadable))?;
         let mut options = Self::new();
         let mut seen = HashSet::new();
@@ -324,6 +327,13 @@ fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
     Error::new(ErrorKind::Invalid, text)
 }
 
+/// Whether the second byte behind a `%` is in the midst of a character. The driver takes two bytes there, and
+/// panics.
+fn splits_a_character(place: &str) -> bool {
+    let mut escaped = place.split('%').skip(1);
+    escaped.any(|part| part.len() > 2 && !part.is_char_boundary(2))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -396,6 +406,8 @@ mod tests {
     fn bad_urls_are_refused_with_a_reason_and_without_secrets() {
         for (rest, reason) in [
             ("x:port/y", "cannot be read"),
+            ("u:100%\u{20ac}@x/y", "cannot be read"),
+            ("u%a\u{e4}:p@x/y", "cannot be read"),
             ("x/$cmd", "name of a database"),
             (
                 "x/y?inbx=a",
