@@ -46,7 +46,9 @@ fn what_is_told_of_a_url_has_no_password() {
     hold(&Target::new("told-urls", corpus, |input| {
         let url = &*String::from_utf8_lossy(input);
         let told = store::without_password(url);
-        if has_secret(url, false) && told.contains(SECRET) {
+        // A path has no password.
+        let is_file = url.starts_with("sqlite:");
+        if !is_file && has_secret(url, false) && told.contains(SECRET) {
             return Err(format!("what is told of a URL has the password\n{told}"));
         }
         Ok(())

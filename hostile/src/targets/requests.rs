@@ -30,6 +30,9 @@ use crate::{Target, first_line, head, uncounted};
 /// After so many requests the store is a new one: what was stored is not to be counted for ever.
 const REQUESTS: u32 = 1_000;
 
+/// The most headers of a request that the server takes.
+const HEADERS: usize = 100;
+
 /// An application on a store, made again now and then.
 struct App {
     runtime: Runtime,
@@ -109,7 +112,7 @@ fn request(input: &[u8]) -> Option<Request<Body>> {
     let mut request = Request::new(Body::from(body.to_vec()));
     *request.method_mut() = method;
     *request.uri_mut() = uri;
-    for (name, value) in headers {
+    for (name, value) in headers.into_iter().take(HEADERS) {
         if let (Ok(name), Ok(value)) =
             (HeaderName::from_bytes(name), HeaderValue::from_bytes(value))
         {

@@ -69,7 +69,7 @@ pub(super) fn stores() -> Target {
         }
     })
     // The statements of a whole schema are made of it.
-    .limit(64, 1024 * 1024)
+    .limit(64, 2 * 1024 * 1024)
 }
 
 pub(super) fn brokers() -> Target {
