@@ -7,7 +7,7 @@ use aws_sdk_sqs::{
     config::{BehaviorVersion, Config, Credentials, Region, StalledStreamProtectionConfig},
 };
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
-use inbox_api::{Error, ErrorKind, Result, error_text};
+use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -56,6 +56,10 @@ impl Connection {
     /// `Invalid` for another scheme, no host or account, another parameter, or where there are no credentials or
     /// no region.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         if let Some((key, _)) = url.query_pairs().find(|(key, _)| key != "region") {
             return Err(unknown(&key, "region"));
@@ -203,6 +207,10 @@ impl SqsOptions {
     /// # Errors
     /// As [`Connection::from_url`]; `Invalid` also for no queue, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let path = url.path().trim_end_matches('/');
         let (account, queue) = path.rsplit_once('/').unwrap_or_default();
@@ -330,6 +338,21 @@ mod tests {
         assert_eq!(region.map(Region::as_ref), Some("eu-west-1"));
         let shown = format!("{options:?}");
         assert!(!shown.contains("cret") && !shown.contains("key"), "{shown}");
+    }
+
+    #[test]
+    fn a_secret_that_is_not_encoded_is_not_repeated() {
+        let host = "sqs.eu-west-1.amazonaws.com/123/orders";
+        for secret in ["1?hunter2", "1/hunter2", "hunter2#"] {
+            let url = format!("sqs://key:{secret}@{host}");
+            for error in [
+                SqsOptions::from_url(&url).err(),
+                Connection::from_url(&url).err(),
+            ] {
+                let told = format!("{error:?}");
+                assert!(error.is_some() && !told.contains("hunter2"), "{told}");
+            }
+        }
     }
 
     #[test]
