@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Attempts, ClaimRequest, Due, Extended, InboxName, Intervention, Leased, Operate, OrderingKey,
+    Attempts, ClaimRequest, Extended, InboxName, Intervention, Leased, Operate, OrderingKey,
     Outcome, Settled, Settlement, Slice, Store, Transactional,
 };
 use inbox_sqlite::conformance::contradictions;
