@@ -37,13 +37,16 @@ pub use run::{Plan, Summary, check, hold, hold_for, uncounted};
 
 use mutator::Mutator;
 
+/// Fails with what is wrong.
+type Run = dyn Fn(&[u8]) -> Result<(), String>;
+
 /// What reads input of others.
 pub struct Target {
     name: &'static str,
     mutator: Mutator,
     per_byte: u64,
     base: u64,
-    run: Box<dyn Fn(&[u8]) -> Result<(), String>>,
+    run: Box<Run>,
 }
 
 impl Target {

@@ -8,9 +8,12 @@ pub fn first_line(input: &[u8]) -> (&[u8], &[u8]) {
     (first, parts.next().unwrap_or_default())
 }
 
+/// A name and a value.
+type Line<'a> = (&'a [u8], &'a [u8]);
+
 /// Lines `name: value` up to an empty one, and what follows that.
 #[must_use]
-pub fn head(input: &[u8]) -> (Vec<(&[u8], &[u8])>, &[u8]) {
+pub fn head(input: &[u8]) -> (Vec<Line<'_>>, &[u8]) {
     let (mut lines, mut rest) = (Vec::new(), input);
     while !rest.is_empty() {
         let (line, behind) = first_line(rest);
