@@ -17,9 +17,9 @@ SELECT
         SELECT count(*) FROM sqlite_master
         WHERE type = 'trigger' AND lower(name) IN (
             '{inbox}_accepted', '{inbox}_purged', '{inbox}_recounted', '{inbox}_reheaded',
-            '{inbox}_removed', '{inbox}_refilled'
+            '{inbox}_run_lost', '{inbox}_removed', '{inbox}_refilled'
         )
-    ) = 6
+    ) = 7
     AND (
         SELECT count(*) FROM pragma_table_info('{inbox}_message')
         WHERE name IN (

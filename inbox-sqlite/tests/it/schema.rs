@@ -121,7 +121,7 @@ async fn a_part_that_is_missing_or_different_is_noticed() {
         "DROP INDEX inbox_head",
         "DROP TRIGGER inbox_reheaded",
         "DROP TABLE inbox_count",
-        "ALTER TABLE inbox_state DROP COLUMN worker",
+        "ALTER TABLE inbox_state DROP COLUMN leased_at",
         "ALTER TABLE inbox_message ADD COLUMN extra TEXT",
         "DROP INDEX inbox_final; CREATE INDEX inbox_final ON inbox_state (state, seq)",
     ] {
@@ -174,7 +174,7 @@ async fn the_query_tells_whether_all_parts_are_there() {
         assert!(!query_says(&inbox).await, "without {kind} {name}");
     }
     for column in [
-        "inbox_state DROP COLUMN worker",
+        "inbox_state DROP COLUMN leased_at",
         "inbox_message DROP COLUMN kind",
     ] {
         let inbox = test_inbox().await;
