@@ -1,11 +1,12 @@
 //! The way out: messages that the server has confirmed.
 
-use std::{fmt, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use inbox_api::Result;
 use inbox_source::{Envelope, Publisher, SourceError};
 use lapin::{
     Channel, Confirmation, PublisherConfirm,
+    message::BasicReturnMessage,
     options::{BasicPublishOptions, ConfirmSelectOptions},
     types::ShortString,
 };
@@ -46,6 +47,8 @@ pub struct RabbitMqPublisher {
 #[derive(Clone)]
 struct Link {
     channel: Channel,
+    /// One call at a time: see [`Returned`].
+    turn: Arc<Mutex<()>>,
 }
 
 impl RabbitMqPublisher {
@@ -113,7 +116,8 @@ impl RabbitMqPublisher {
         let channel = connection.create_channel().await.map_err(opening)?;
         let confirm = channel.confirm_select(ConfirmSelectOptions::default());
         confirm.await.map_err(opening)?;
-        Ok(link.insert(Link { channel }).clone())
+        let turn = Arc::default();
+        Ok(link.insert(Link { channel, turn }).clone())
     }
 
     /// Sends one, and returns what its confirmation will be.
@@ -145,19 +149,53 @@ fn failure(error: &lapin::Error, message: &Envelope) -> SourceError {
     }
 }
 
-fn outcome(confirmed: lapin::Result<Confirmation>, message: &Envelope) -> Outcome<()> {
-    match confirmed {
-        Ok(Confirmation::Ack(None)) => Ok(()),
-        Ok(Confirmation::Ack(Some(_)) | Confirmation::Nack(Some(_))) => {
-            Err(SourceError::permanent(format!(
-                "{DOING}: no queue takes what is sent to {:?}",
-                message.address
-            )))
+/// What no queue takes. The server returns it before it confirms it, but may confirm earlier messages after that, and
+/// the client gives what was returned to the next confirmation, whichever it is. So only that it was one of this call is
+/// known from that, and which one it was, from what was returned.
+#[derive(Default)]
+struct Returned(Vec<BasicReturnMessage>);
+
+impl Returned {
+    /// Takes those out that were confirmed although no queue takes them.
+    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>]) {
+        for returned in self.0 {
+            let delivery = &returned.delivery;
+            let id = delivery.properties.message_id().as_ref();
+            let is_it = |message: &Envelope| {
+                message.address == delivery.routing_key.as_str()
+                    && message.id.as_deref() == id.map(ShortString::as_str)
+                    && message.payload == delivery.data
+            };
+            let mut both = messages.iter().zip(answers.iter_mut());
+            if let Some((message, answer)) =
+                both.find(|(message, answer)| answer.is_ok() && is_it(message))
+            {
+                *answer = Err(SourceError::permanent(format!(
+                    "{DOING}: no queue takes what is sent to {:?}",
+                    message.address
+                )));
+            }
         }
-        Ok(Confirmation::Nack(None)) => Err(transient(
-            DOING,
-            "the server refused it; a queue may be full",
-        )),
+    }
+}
+
+fn outcome(
+    confirmed: lapin::Result<Confirmation>,
+    message: &Envelope,
+    returned: &mut Returned,
+) -> Outcome<()> {
+    match confirmed {
+        Ok(Confirmation::Ack(back)) => {
+            returned.0.extend(back);
+            Ok(())
+        }
+        Ok(Confirmation::Nack(back)) => {
+            returned.0.extend(back);
+            Err(transient(
+                DOING,
+                "the server refused it; a queue may be full",
+            ))
+        }
         Ok(Confirmation::NotRequested) => {
             Err(transient(DOING, "the server was not asked to confirm"))
         }
@@ -180,7 +218,11 @@ impl Publisher for RabbitMqPublisher {
                 return messages.iter().map(|_| Err(again())).collect();
             }
         };
+        let Ok(_turn) = timeout_at(deadline, link.turn.lock()).await else {
+            return messages.iter().map(|_| Err(late())).collect();
+        };
         let mut is_late = false;
+        let mut returned = Returned::default();
         let mut sending = Vec::with_capacity(messages.len());
         for message in messages {
             let sent = timeout_at(deadline, self.send(&link.channel, message)).await;
@@ -192,7 +234,7 @@ impl Publisher for RabbitMqPublisher {
             let answer = match sending {
                 Err(error) => Err(error),
                 Ok(sending) => match timeout_at(deadline, sending).await {
-                    Ok(confirmed) => outcome(confirmed, message),
+                    Ok(confirmed) => outcome(confirmed, message, &mut returned),
                     Err(_) => {
                         is_late = true;
                         Err(late())
@@ -201,6 +243,7 @@ impl Publisher for RabbitMqPublisher {
             };
             answers.push(answer);
         }
+        returned.correct(messages, &mut answers);
         if is_late {
             // Whatever it does still, the next message is not to wait for it.
             *self.link.lock().await = None;
