@@ -3,8 +3,8 @@
 use std::{sync::Arc, time::Duration};
 
 use inbox_api::{
-    Attempts, Begun, ClaimRequest, Due, Edit, Extended, HandlerName, Inbox, Intervention, Leased,
-    Message, Outcome, Settled, Settlement, State, Store, StoreExt,
+    Attempts, Begun, ClaimRequest, Due, Edit, Extended, Filter, HandlerName, Inbox, Intervention,
+    Leased, Message, Outcome, Settled, Settlement, Slice, State, Store, StoreExt,
 };
 
 use super::{concurrency::persist, transactions::transactional};
@@ -458,6 +458,52 @@ pub(crate) async fn another_due_time_within_a_run_ends_it_from_there(cx: Context
     Ok(())
 }
 
+/// As [`a_claim_of_its_first_ends_a_run`], all at once.
+pub(crate) async fn another_due_time_of_all_ends_a_run(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    let slice = Slice {
+        after: None,
+        limit: MANY,
+    };
+    let due = Due::After(inbox.brief());
+    let progress = inbox
+        .reschedule_slice(&Filter::default(), &slice, due)
+        .await?;
+    same("rescheduled", &progress.changed, &3)?;
+    are_pending(&inbox, 3).await?;
+    inbox.nothing_due("none of the key is due").await?;
+    are_lost(&inbox, &before).await?;
+    inbox.pass(inbox.brief()).await?;
+    let leased = expect(&inbox, &["1"]).await?;
+    inbox.finish(&leased[0], processed()).await?;
+    let leased = expect(&inbox, &["2", "3"]).await?;
+    process_all(&inbox, &leased).await
+}
+
+/// Defect: a claim takes leases of a run away whose first message it has no room for.
+pub(crate) async fn a_claim_that_has_no_room_leaves_a_run_alone(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = claim_runs(&*inbox.store, MANY, MANY, inbox.brief()).await?;
+    same("claimed", &ids(&before), &texts(&["1", "2", "3"]))?;
+    // All of these are due before the leases end. The first claim has room for them and for no more, and
+    // cannot know how long their runs are.
+    for id in ["free1", "free2"] {
+        inbox.accept(&message(id)?).await?;
+    }
+    for id in ["a1", "a2", "a3", "a4", "b1", "b2"] {
+        inbox.accept(&ordered(id, &id[..1])?).await?;
+    }
+    inbox.pass(inbox.brief()).await?;
+    let leased = claim_runs(&*inbox.store, 8, 4, LONG).await?;
+    same(
+        "claimed",
+        &ids(&leased),
+        &texts(&["free1", "free2", "a1", "a2", "a3", "a4", "b1", "b2"]),
+    )?;
+    process_all(&inbox, &before).await
+}
+
 /// Defect: what has lost its lease in a run keeps its turn all the same.
 pub(crate) async fn a_replay_comes_before_what_is_left_of_a_run(cx: Context) -> CaseResult {
     let inbox = accepted(&cx, 3).await?;
@@ -482,16 +528,32 @@ async fn is_over(inbox: &TestInbox, before: &[Leased]) -> CaseResult {
     inbox
         .nothing_due("the first of its ordering key is not due")
         .await?;
+    are_pending(inbox, 3).await?;
+    are_lost(inbox, &before[1..]).await?;
+    inbox.pass(inbox.brief()).await?;
+    for id in ["1", "2", "3"] {
+        let leased = expect(inbox, &[id]).await?;
+        inbox.finish(&leased[0], processed()).await?;
+    }
+    inbox.nothing_due("everything is settled").await
+}
+
+async fn are_pending(inbox: &TestInbox, n: u64) -> CaseResult {
     let statistics = inbox.statistics().await?;
     let counted = statistics.handlers.first();
     same(
         "pending and leased",
         &counted.map(|handler| (handler.pending, handler.leased)),
-        &Some((3, 0)),
-    )?;
-    for one in &before[1..] {
+        &Some((n, 0)),
+    )
+}
+
+/// Who had these leases has them no longer, and the messages' attempts do not count but that of the first one.
+async fn are_lost(inbox: &TestInbox, before: &[Leased]) -> CaseResult {
+    for one in before {
         let id = one.message.id();
-        has_attempts(inbox, id.as_str(), attempts(0, 0)).await?;
+        let started = u32::from(id.as_str() == "1");
+        has_attempts(inbox, id.as_str(), attempts(started, 0)).await?;
         same(
             &format!("extending the lease of {id}"),
             &Store::extend(&*inbox.store, std::slice::from_ref(&one.lease), LONG).await?,
@@ -503,12 +565,7 @@ async fn is_over(inbox: &TestInbox, before: &[Leased]) -> CaseResult {
             &Settled::LeaseLost,
         )?;
     }
-    inbox.pass(inbox.brief()).await?;
-    for id in ["1", "2", "3"] {
-        let leased = expect(inbox, &[id]).await?;
-        inbox.finish(&leased[0], processed()).await?;
-    }
-    inbox.nothing_due("everything is settled").await
+    Ok(())
 }
 
 pub(crate) async fn a_crash_counts_where_it_happened(cx: Context) -> CaseResult {

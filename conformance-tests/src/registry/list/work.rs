@@ -350,6 +350,10 @@ macro_rules! work {
                 "When the first of a run that ran out is rescheduled, the leases behind it are lost, and keep no turn.",
             another_due_time_within_a_run_ends_it_from_there:
                 "When one within a run that ran out is rescheduled, the leases behind it are lost, and keep no turn.",
+            another_due_time_of_all_ends_a_run:
+                "When all of a run that ran out are rescheduled together, they are pending, and their leases are lost.",
+            a_claim_that_has_no_room_leaves_a_run_alone:
+                "A claim that has no room for the first of a run that ran out leaves the leases behind it.",
             a_replay_comes_before_what_is_left_of_a_run:
                 "A message that is replayed comes before what is left of a run behind it, once its leases are lost.",
             a_crash_counts_where_it_happened: "A crash counts for the first of a run that was not settled.",

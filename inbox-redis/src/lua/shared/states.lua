@@ -80,19 +80,27 @@ end
 -- What becomes claimable or stops being so, written in one command for each handler.
 local moves = {}
 
+-- Of several moves of a message the last one counts.
 local function move(handler, set, add, s, score)
   local key = handlers[handler][set]
-  local list = moves[key] or {add = {}, remove = {}}
+  local list = moves[key] or {}
   moves[key] = list
-  local into = add and list.add or list.remove
-  if add then into[#into + 1] = score end
-  into[#into + 1] = member_of(s)
+  list[member_of(s)] = add and score
 end
 
 local function move_all()
   for key, list in pairs(moves) do
-    put('ZREM', key, list.remove)
-    put('ZADD', key, list.add)
+    local added, removed = {}, {}
+    for member, score in pairs(list) do
+      if score then
+        added[#added + 1] = score
+        added[#added + 1] = member
+      else
+        removed[#removed + 1] = member
+      end
+    end
+    put('ZREM', key, removed)
+    put('ZADD', key, added)
   end
   moves = {}
 end
@@ -220,7 +228,7 @@ local function promote_key_head(handler, okey)
     call('ZADD', keys.due, s.due, head)
     if s.due <= now then wake[handler] = true end
   elseif s and s.state == LEASED then
-    if s.at > now then count_start(s) else wake[handler] = true end
+    if s.at > now and is_held(s) then count_start(s) else wake[handler] = true end
     save(s)
     move(handler, 'leased', true, s, integer(s.at))
   end
