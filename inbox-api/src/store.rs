@@ -353,7 +353,7 @@ pub trait Store: Send + Sync + 'static {
     ///
     /// A transaction that holds a message, because it settles it, MUST NOT keep the other leases of
     /// the batch from being extended. That message's lease may keep the end that it has, or be
-    /// [`LeaseLost`](Extended::LeaseLost) if it has run out.
+    /// [`LeaseLost`](Extended::LeaseLost) if it has run out, as may those behind it in its run.
     ///
     /// # Errors
     /// Also [`Invalid`](crate::ErrorKind::Invalid) when `length` is outside

@@ -110,16 +110,16 @@ BEGIN
                 ORDER BY w.visible_at, w.seq LIMIT h.share
                 FOR UPDATE SKIP LOCKED
             ) AS w
-        ), chosen AS MATERIALIZED (
+        ), candidates AS MATERIALIZED (
             SELECT *
             FROM (
                 SELECT * FROM lost UNION ALL SELECT * FROM late UNION ALL SELECT * FROM waiting
             ) AS due
             ORDER BY visible_at, seq LIMIT heads
-        ), {end_runs}, runs AS MATERIALIZED (
-            -- In the order of `chosen`, and no further than the limit.
+        ), runs AS MATERIALIZED (
+            -- In the order of `candidates`, and no further than the limit.
             SELECT r.seq, c.handler, r.state, r.is_first, row_number() OVER () AS place
-            FROM chosen AS c
+            FROM candidates AS c
             CROSS JOIN LATERAL (
                 SELECT c.seq, c.state, true AS is_first
                 UNION ALL
@@ -148,7 +148,10 @@ BEGIN
                 )
             ) AS r
             LIMIT missing
-        ), leased AS (
+        ), chosen AS MATERIALIZED (
+            SELECT c.seq, c.handler, c.ordering_key, c.state FROM candidates AS c
+            WHERE c.seq IN (SELECT r.seq FROM runs AS r WHERE r.is_first)
+        ), {end_runs}, leased AS (
             UPDATE {inbox}_work AS w
             SET state = 1, late = false, behind = NOT r.is_first, visible_at = lease_end,
                 token = greatest(w.token + 1, stamp), started = w.started + r.is_first::integer,

@@ -92,9 +92,10 @@ BEGIN
         WITH moved AS (
             UPDATE {inbox}_work
             SET claimable = true,
-                late = NOT (behind AND visible_at > instant),
-                behind = behind AND visible_at <= instant,
-                started = started + (behind AND visible_at > instant)::integer
+                late = NOT (behind AND visible_at > instant AND worker IS NOT NULL),
+                behind = behind AND (visible_at <= instant OR worker IS NULL),
+                started = started
+                    + (behind AND visible_at > instant AND worker IS NOT NULL)::integer
             WHERE seq = ANY (heads)
             RETURNING late
         )

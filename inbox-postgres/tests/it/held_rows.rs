@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use inbox_api::{
-    AfterDead, Begun, Extended, Filter, Operate as _, PurgeRequest, Recorded, Settled, Slice,
-    State, Store as _, StoreExt as _, Transactional as _, from_micros,
+    AfterDead, Begun, ClaimRequest, Extended, Filter, Operate as _, PurgeRequest, Recorded,
+    Settled, Slice, State, Store as _, StoreExt as _, Transactional as _, from_micros,
 };
 use inbox_postgres::PostgresStore;
 
@@ -259,4 +259,53 @@ async fn a_lease_begins_when_it_is_handed_out() {
         settle(store, &leased.lease, processed()).await;
         check_consistent(&ready).await;
     }
+}
+
+/// A claim passes over what an extension has locked, and an extension what a claim has. Neither may leave the rest of a
+/// run with its turn.
+#[tokio::test]
+async fn what_is_extended_late_has_no_turn_before_what_is_being_claimed() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    let messages = ["1", "2", "3"].map(|id| ordered(id, "k"));
+    let _ = store.receive(&messages).await.unwrap();
+    let of_run = ClaimRequest {
+        run_limit: 10,
+        ..request(10)
+    };
+    let run = store.claim(&of_run).await.unwrap().leased;
+    assert_eq!(ids(&run), ["1", "2", "3"]);
+    place.advance(LEASE + Duration::from_secs(1)).await;
+
+    // Another worker's claim has the first one and is not committed.
+    let mut claiming = connection(&place.url).await.unwrap();
+    let lock = place.sql("SELECT seq FROM {schema}.inbox_work WHERE claimable FOR UPDATE");
+    sqlx::raw_sql("BEGIN").execute(&mut claiming).await.unwrap();
+    sqlx::raw_sql(sqlx::AssertSqlSafe(lock))
+        .execute(&mut claiming)
+        .await
+        .unwrap();
+    let leases: Vec<_> = run.iter().map(|one| one.lease.clone()).collect();
+    let extended = store.extend(&leases, LEASE).await.unwrap();
+    assert_eq!(extended, vec![Extended::LeaseLost; 3]);
+    sqlx::raw_sql("ROLLBACK")
+        .execute(&mut claiming)
+        .await
+        .unwrap();
+
+    for id in ["1", "2", "3"] {
+        let leased = claim(store, 10).await;
+        assert_eq!(ids(&leased), [id]);
+        if id == "1" {
+            settle(store, &leased[0].lease, retry(LEASE)).await;
+            assert_eq!(ids(&claim(store, 10).await), [""; 0]);
+            place.advance(LEASE).await;
+            let again = claim(store, 10).await;
+            assert_eq!(ids(&again), ["1"]);
+            settle(store, &again[0].lease, processed()).await;
+        } else {
+            settle(store, &leased[0].lease, processed()).await;
+        }
+    }
+    assert_eq!(place.broken_rules().await, [""; 0]);
 }
