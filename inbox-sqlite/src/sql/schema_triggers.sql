@@ -53,7 +53,7 @@ BEGIN
     UPDATE {inbox}_state
     SET claimable = 1,
         started = iif(
-            state = 1 AND lease_until > coalesce(NEW.finished_at, NEW.lease_until),
+            state = 1 AND worker IS NOT NULL AND lease_until > coalesce(NEW.finished_at, NEW.lease_until),
             max(started, finished + 1), started
         )
     WHERE seq = coalesce(
