@@ -9,7 +9,7 @@
 //!   then acknowledges.
 //! - An [`Envelope`] is a delivery in words that all brokers share. A [`Mapping`] makes a message of
 //!   it: which of its properties, headers and fields are the message's id, kind and ordering key.
-//! - CloudEvents are read in one place for all ways in: [`cloudevents`].
+//! - CloudEvents are read in one place for all ways in: [`cloudevents`]; what URLs have in common, in [`settings`].
 //!
 //! The crate `source-tests` checks a source against a real broker.
 
@@ -21,6 +21,7 @@ mod mapping;
 #[cfg(feature = "mapping")]
 mod places;
 mod publisher;
+pub mod settings;
 mod source;
 
 pub use envelope::Envelope;

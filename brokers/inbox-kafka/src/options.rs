@@ -2,8 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
+use inbox_api::{Result, error_text, hide_password};
 use inbox_source::Flow;
+pub(crate) use inbox_source::settings::{invalid, unknown};
 use percent_encoding::percent_decode_str;
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
 
@@ -564,17 +565,6 @@ fn decode(text: &str) -> Result<String> {
 fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
     let number = value.parse();
     number.map_err(|_| invalid(format!("{key} must be a whole number in its range")))
-}
-
-pub(crate) fn unknown(key: &str, known: &str) -> Error {
-    let key = error_text(key);
-    invalid(format!(
-        "unknown setting {key:?} in the URL; known are {known}"
-    ))
-}
-
-pub(crate) fn invalid(text: impl Into<std::borrow::Cow<'static, str>>) -> Error {
-    Error::new(ErrorKind::Invalid, text)
 }
 
 #[cfg(test)]

@@ -3,7 +3,8 @@
 use std::{fmt, time::Duration};
 
 use async_nats::ConnectOptions;
-use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
+use inbox_api::{Result, hide_password};
+pub(crate) use inbox_source::settings::{invalid, read, unknown};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -235,22 +236,6 @@ fn check_name(what: &str, name: &str) -> Result<()> {
         return Err(invalid(format!("not a name of a {what}")));
     }
     Ok(())
-}
-
-pub(crate) fn read<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
-    let bad = |_| invalid(format!("{key} does not take this value"));
-    value.parse().map_err(bad)
-}
-
-pub(crate) fn unknown(key: &str, known: &str) -> Error {
-    let key = error_text(key);
-    invalid(format!(
-        "unknown setting {key:?} in the URL; known are {known}"
-    ))
-}
-
-pub(crate) fn invalid(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, text.into())
 }
 
 #[cfg(test)]

@@ -2,7 +2,8 @@
 
 use std::fmt;
 
-use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
+use inbox_api::{Result, hide_password};
+pub(crate) use inbox_source::settings::{invalid, read, unknown};
 use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
     uri::{AMQPAuthority, AMQPQueryString, AMQPScheme, AMQPUri, AMQPUserInfo},
@@ -291,22 +292,6 @@ pub(crate) fn name(what: &str, name: String) -> Result<String> {
         return Err(invalid(format!("not a name for {what}")));
     }
     Ok(name)
-}
-
-pub(crate) fn read<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
-    let bad = |_| invalid(format!("{key} does not take this value"));
-    value.parse().map_err(bad)
-}
-
-pub(crate) fn unknown(key: &str, known: &str) -> Error {
-    let key = error_text(key);
-    invalid(format!(
-        "unknown setting {key:?} in the URL; known are {known}"
-    ))
-}
-
-pub(crate) fn invalid(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, text.into())
 }
 
 #[cfg(test)]

@@ -1,13 +1,14 @@
 //! What a source is told: where the service is, and what it consumes.
 
-use std::{env, fmt, str::FromStr, time::Duration};
+use std::{env, fmt, time::Duration};
 
 use aws_sdk_sqs::{
     Client,
     config::{BehaviorVersion, Config, Credentials, Region, StalledStreamProtectionConfig},
 };
 use aws_smithy_http_client::tls::{Provider, rustls_provider::CryptoMode};
-use inbox_api::{Error, ErrorKind, Result, error_text, hide_password};
+use inbox_api::{Result, hide_password};
+pub(crate) use inbox_source::settings::{invalid, read, unknown};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
@@ -301,22 +302,6 @@ fn check_name(name: String) -> Result<String> {
         true => Ok(name),
         false => Err(invalid("not a name of a queue")),
     }
-}
-
-pub(crate) fn read<T: FromStr>(key: &str, value: &str) -> Result<T> {
-    let bad = |_| invalid(format!("{key} does not take this value"));
-    value.parse().map_err(bad)
-}
-
-pub(crate) fn unknown(key: &str, known: &str) -> Error {
-    let key = error_text(key);
-    invalid(format!(
-        "unknown setting {key:?} in the URL; known are {known}"
-    ))
-}
-
-pub(crate) fn invalid(text: impl Into<String>) -> Error {
-    Error::new(ErrorKind::Invalid, text.into())
 }
 
 #[cfg(test)]
