@@ -7,6 +7,7 @@
     reason = "helpers of tests, which fail by panicking"
 )]
 
+mod accounts;
 mod common;
 mod concurrency;
 mod conformance;
@@ -17,7 +18,6 @@ mod history;
 mod holding;
 mod invariants;
 mod isolation;
-
 mod numbers;
 mod plans;
 mod procedures;
