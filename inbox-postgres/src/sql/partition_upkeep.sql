@@ -2,6 +2,10 @@
 -- is older than `period` microseconds: never both in one transaction, so that a partition can be
 -- seen by everybody before anything is put into it. Returns whether it did either; then there may
 -- be more to do.
+--
+-- The one after the next is made before the next one begins. A session that reads the list of
+-- partitions while one is attached may miss that one, until it is told of another: the one that
+-- begins is never the last that was attached.
 CREATE OR REPLACE FUNCTION {inbox}_partition_upkeep(period bigint) RETURNS boolean
 {function_settings}
 SET lock_timeout = '{lock_timeout}'
@@ -45,6 +49,9 @@ BEGIN
         IF NOT used THEN
             -- Nothing was received since: as good as new.
             UPDATE {inbox}_partition SET begins_at = instant WHERE number = current;
+        ELSIF NOT EXISTS (SELECT FROM {inbox}_partition AS p WHERE p.number = current + 2) THEN
+            PERFORM {inbox}_make_partition(current + 2);
+            RETURN true;
         ELSE
             UPDATE {inbox}_partition SET begins_at = instant WHERE number = current + 1;
             PERFORM setval('{inbox}_seq', (current + 1) * {width}, false);

@@ -63,6 +63,33 @@ async fn the_sequence_may_get_into_the_next_partition_by_itself() {
     check(&ready).await;
 }
 
+/// A session that reads the list of partitions while one is attached may miss that one until it is told of
+/// another.
+#[tokio::test]
+async fn what_begins_was_not_attached_last() {
+    let Some(ready) = partitioned().await else {
+        return;
+    };
+    let Ready { place, store } = &ready;
+    for n in 0..20 {
+        receive(store, &messages(&n.to_string(), 1)).await;
+        place
+            .run("SELECT {schema}.inbox_partition_upkeep(0)")
+            .await
+            .unwrap();
+        let behind: Vec<i64> = place
+            .column(
+                "SELECT max(p.number) - (SELECT last_value / 10000000000000 FROM {schema}.inbox_seq)
+                 FROM {schema}.inbox_partition AS p",
+            )
+            .await;
+        assert!(behind[0] >= 1, "after step {n}");
+    }
+    assert!(*partitions(place).await.last().unwrap() > 5);
+    process_all(store).await;
+    check(&ready).await;
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn partitions_come_and_go_under_traffic() {
     const RECEIVERS: usize = 2;
