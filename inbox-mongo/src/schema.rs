@@ -246,12 +246,16 @@ async fn take_steps(database: &Database, steps: &[Step]) -> Result<()> {
 }
 
 /// Sets up what is not there. FerretDB now and then answers with an error of its own to a collection that is
-/// made while another process makes or has just dropped it; MongoDB does not.
+/// made while another process makes or has just dropped it, or misses a document that was just put into one;
+/// MongoDB does neither.
 async fn set_up(database: &Database, steps: &[Step], from_nothing_only: bool) -> Result<Migration> {
     let holder = ObjectId::new();
     for _ in 1..TRIES {
         match apply(database, holder, steps, from_nothing_only).await {
-            Err(error) if database.server.is_ferretdb && error.kind() == ErrorKind::Other => {
+            Err(error)
+                if database.server.is_ferretdb
+                    && matches!(error.kind(), ErrorKind::Other | ErrorKind::SchemaVersion) =>
+            {
                 sleep(LOCK_POLL).await;
             }
             answer => return answer,
