@@ -127,6 +127,18 @@ impl BatchRun<'_> {
                 }
                 Err(failure) => self.served.router.decide(failure),
             };
+            part.retain(
+                |place| match batch.get(*place).and_then(Context::answered) {
+                    Some(given) => {
+                        answer(&mut held_up, *place, given);
+                        false
+                    }
+                    None => true,
+                },
+            );
+            if part.is_empty() {
+                continue;
+            }
             if part.len() == 1 || !failure.may_be_of_one_message() {
                 search.failed(&failure);
                 for place in part {

@@ -13,7 +13,7 @@ use bytes::Bytes;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use super::{Config, Failure};
+use super::{Config, Failure, batch::Answer};
 use crate::{
     Attempts, FencingToken, Leased, Message,
     patience::{Patience, STORE_TIMEOUT},
@@ -79,6 +79,8 @@ struct Inner {
     cancellation: OnceLock<CancellationToken>,
     /// Who else is to know of a cancellation: the batch that it is in.
     batch_told: OnceLock<Arc<Notify>>,
+    /// What counts for the message, whatever becomes of its batch.
+    answer: OnceLock<Answer>,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
     patience: Patience,
@@ -112,6 +114,7 @@ impl Context {
             leased,
             cancellation,
             batch_told: OnceLock::new(),
+            answer: OnceLock::new(),
             hold: AtomicU8::new(Hold::Lease as u8),
             is_cut_short: AtomicBool::new(false),
             patience,
@@ -150,6 +153,15 @@ impl Context {
 
     pub(super) fn batch_told(&self) -> Option<Arc<Notify>> {
         self.0.batch_told.get().cloned()
+    }
+
+    /// Says how the message ended while its batch goes on; the first answer counts.
+    pub(super) fn answer(&self, answer: Answer) {
+        let _ = self.0.answer.set(answer);
+    }
+
+    pub(super) fn answered(&self) -> Option<Answer> {
+        self.0.answer.get().cloned()
     }
 
     pub(super) fn is_cut_short(&self) -> bool {

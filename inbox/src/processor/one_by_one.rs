@@ -16,10 +16,11 @@ use super::{
 /// handled as if they had come one at a time.
 ///
 /// A message that fails or panics is answered for by itself; those behind it in its ordering key are handed
-/// back, and the others of the batch go on. A handler that is told to stop ends its batch: what it has done
-/// counts. The router's time limit is for the batch.
+/// back, and the others of the batch go on. A handler that is told to stop ends its batch. The router's time
+/// limit is for the batch.
 ///
-/// What has ended is settled when the batch has: when the worker dies before that, all of it is run again.
+/// What has ended counts, also when the batch is timed out or dropped after that. It is settled when the batch
+/// has ended: when the worker dies before that, all of it is run again.
 ///
 /// ```
 /// use inbox::{Batches, Context, Failure, Router, one_by_one};
@@ -50,7 +51,9 @@ impl<H: Handler> BatchHandler for OneByOne<H> {
             } else {
                 let running = AssertUnwindSafe(self.0.handle(context)).catch_unwind();
                 let ended = running.await;
-                ended.unwrap_or_else(|panic| Err(Failure::retry(panic_text(&*panic))))
+                let ended = ended.unwrap_or_else(|panic| Err(Failure::retry(panic_text(&*panic))));
+                context.answer(ended.clone().map_err(Failure::or_retry));
+                ended
             };
             answers.push(held_up.judge(context, answer));
         }

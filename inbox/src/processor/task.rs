@@ -91,7 +91,15 @@ pub(super) fn spawn_batch(
             end: End::Dropped,
         })
     };
-    let mut open: Vec<_> = slots.iter().map(report).collect();
+    let mut open = OpenReports {
+        contexts: slots
+            .iter()
+            .map(|(_, context, _)| context.clone())
+            .collect(),
+        reports: slots.iter().map(report).collect(),
+        config: config.clone(),
+        lane,
+    };
     let members = slots
         .into_iter()
         .map(|(_, context, expires)| (context, expires));
@@ -104,13 +112,37 @@ pub(super) fn spawn_batch(
             return;
         };
         let mut ends = |place: usize, end| {
-            if let Some(mut report) = open.get_mut(place).and_then(Option::take) {
+            if let Some(mut report) = open.reports.get_mut(place).and_then(Option::take) {
                 report.end = end;
             }
         };
         batch_run::run(&config, served, &handler, members, &mut ends).await;
     };
     tokio::spawn(run.instrument(span)).abort_handle()
+}
+
+/// The reports that a batch still has to make. When it is dropped, what was answered before that counts,
+/// unless middleware has not seen it.
+struct OpenReports {
+    // Freed before the reports let the processor claim others.
+    contexts: Vec<Context>,
+    reports: Vec<Option<Report>>,
+    config: Arc<Config>,
+    lane: usize,
+}
+
+impl Drop for OpenReports {
+    fn drop(&mut self) {
+        let served = self.config.served.get(self.lane);
+        let Some(served) = served.filter(|served| !served.router.has_middleware()) else {
+            return;
+        };
+        for (context, report) in self.contexts.iter().zip(&mut self.reports) {
+            if let (Some(report), Some(answer)) = (report, context.answered()) {
+                report.end = end(served, context, answer);
+            }
+        }
+    }
 }
 
 /// Settles a failed attempt with what its router writes about it.

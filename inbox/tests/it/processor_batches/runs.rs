@@ -218,6 +218,56 @@ async fn one_by_one_runs_a_handler_for_single_messages() {
     assert_eq!(spy.record("k-2").await.attempts.started, 1);
 }
 
+/// Works on the messages of a batch, and never ends with this one at its first time.
+fn one_that_hangs(id: &'static str, runs: &Runs) -> Router {
+    let seen = runs.clone();
+    let handler = one_by_one(move |context: Context| {
+        let seen = seen.clone();
+        async move {
+            if context.message().id().as_str() == id && context.attempts().started == 1 {
+                std::future::pending::<()>().await;
+            }
+            seen.add(&Batch::new(vec![context]));
+            Ok::<_, Failure>(())
+        }
+    });
+    router(handler)
+        .batches(Batches::up_to(100).runs(100))
+        .retry(at_once())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_by_one_has_done_counts_when_its_batch_is_timed_out() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 3)).await;
+    let router = one_that_hangs("k-1", &runs).timeout(Duration::from_secs(5));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (6, 1));
+    let all = runs.all().concat();
+    for key in ["k", "l"] {
+        assert_eq!(of_key(&all, key), numbered(key, 0..3));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 3)).await;
+    let builder = processor(&spy, one_that_hangs("k-1", &runs)).drain_limit(Duration::from_secs(1));
+    let (processor, shutdown) = (builder.build().unwrap(), CancellationToken::new());
+    let stop = async {
+        eventually("one is done", async || runs.len() == 1).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+    let summary = summary.unwrap();
+    assert_eq!((summary.processed, summary.released), (1, 5));
+    assert_eq!(runs.all().concat(), ["k-0"]);
+    assert_eq!(spy.count(State::Processed).await, 1);
+    // It was told to stop.
+    assert_eq!(spy.record("k-1").await.attempts.started, 0);
+}
+
 /// Fails the second message of the key before its batch.
 struct Gate;
 
