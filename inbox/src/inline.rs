@@ -73,6 +73,7 @@
 //! ```
 
 mod answer;
+mod begin;
 mod drain;
 mod failing;
 mod memory;
@@ -80,13 +81,13 @@ mod transaction;
 
 use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
-use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
+use backon::Retryable as _;
 use bytes::Bytes;
-use futures_util::{FutureExt as _, future::OptionFuture};
+use futures_util::FutureExt as _;
 use tokio::{
     sync::Semaphore,
     task::JoinHandle,
-    time::{Instant, timeout},
+    time::{Instant, sleep_until},
 };
 use tokio_util::sync::CancellationToken;
 
@@ -94,11 +95,11 @@ pub use answer::{Cause, ConsumeError, Consumed, HandlerPanic, OnBusy, OnDuplicat
 pub use transaction::{consume_in_transaction, consume_in_transaction_within};
 
 use drain::UnderWay;
-use memory::{Memory, Running, Unrecorded};
+use memory::{Memory, Running};
 
 use crate::{
-    AfterDead, Begun, Effect, Error, ErrorKind, Extended, Failure, Hooks, Lease, LeaseTerms,
-    Leased, Message, Outcome, Remedy, Result, Settled, Store, StoreExt as _,
+    AfterDead, Begun, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message, Outcome,
+    Remedy, Result, Settled, Store, StoreExt as _,
     backoff::a_few_times,
     expiry::expiry_reason,
     hooks::Call,
@@ -384,7 +385,8 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let _under_way = self.under_way.begin();
-        let leased = match self.begin(message).await? {
+        let (begun, renewed) = self.begin(message).await?;
+        let leased = match begun {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
             Begun::Busy { until } if self.on_busy == OnBusy::Skip => {
@@ -412,7 +414,7 @@ impl InlineConsumer {
         let ended = tokio::select! {
             biased;
             ended = running => Some(ended),
-            () = self.keep(&held.lease, &here) => {
+            () = self.keep(&held.lease, renewed, &here) => {
                 self.lost(&held);
                 return Err(ConsumeError::LeaseLost);
             }
@@ -434,79 +436,22 @@ impl InlineConsumer {
         })
     }
 
-    /// Asks the store until the answer is final or the patience for busy messages is used up.
-    async fn begin<E>(&self, message: &Message) -> Result<Begun, ConsumeError<E>> {
-        let patience = match self.on_busy {
-            OnBusy::Wait(limit) => limit,
-            OnBusy::Error | OnBusy::Skip => Duration::ZERO,
-        };
-        let began = Instant::now();
-        let mut pauses = ExponentialBuilder::new()
-            .with_min_delay(Duration::from_millis(10))
-            .with_max_delay(Duration::from_secs(1))
-            .with_jitter()
-            .without_max_times()
-            .build();
-        let stop = self.under_way.stop();
-        loop {
-            if stop.is_cancelled() {
-                return Err(ConsumeError::Stopped);
-            }
-            let begun = self.begin_now(message).await.map_err(ConsumeError::Store)?;
-            let left = patience.saturating_sub(began.elapsed());
-            if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
-                return Ok(begun);
-            }
-            let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
-            let leaves = OptionFuture::from(self.gone.as_ref().map(CancellationToken::cancelled));
-            tokio::select! {
-                biased;
-                () = stop.cancelled() => return Err(ConsumeError::Stopped),
-                Some(()) = leaves => return Ok(begun),
-                () = pause => {}
-            }
-        }
-    }
-
-    async fn begin_now(&self, message: &Message) -> Result<Begun> {
-        if let Some(until) = self.memory.running(message.key()) {
-            return Ok(Begun::Busy { until });
-        }
-        // Also what a copy that was waited for has finished meanwhile.
-        self.record_first(message).await?;
-        let waiting = timeout(REPEATED_FOR, self.begins.acquire());
-        let Ok(Ok(_turn)) = waiting.await else {
-            let context = "too many messages wait to be begun";
-            let error = Error::new(ErrorKind::Unavailable, context).with_effect(Effect::None);
-            return Err(error.in_operation("begin"));
-        };
-        let called = Instant::now();
-        // After a lost reply the lease may be ours without our holding its token; asking again
-        // would only find the message busy.
-        (|| self.store.begin(message, &self.terms))
-            .retry(a_few_times())
-            .when(|error| {
-                let is_safe = error.is_retryable() && error.effect() == Effect::None;
-                is_safe && called.elapsed() < REPEATED_FOR
-            })
-            .await
-    }
-
-    /// Renews the lease until it is lost; never returns otherwise.
-    async fn keep(&self, lease: &Lease, here: &Running) {
+    /// Renews the lease until it is lost; never returns otherwise. It was granted or renewed after `renewed`.
+    async fn keep(&self, lease: &Lease, renewed: Instant, here: &Running) {
         let length = self.terms.length();
-        let mut pause = length / 3;
+        let mut next = renewed + length / 3;
         loop {
-            tokio::time::sleep(pause).await;
-            pause = match self.store.extend_one(lease, length).await {
+            sleep_until(next).await;
+            let asked = Instant::now();
+            next = match self.store.extend_one(lease, length).await {
                 Ok(Extended::Until(until)) => {
                     here.renewed(until);
-                    length / 3
+                    asked + length / 3
                 }
                 Ok(Extended::LeaseLost) => return,
                 Err(error) => {
                     tracing::warn!(key = %lease.key, %error, "lease not renewed; trying again");
-                    length / 10
+                    Instant::now() + length / 10
                 }
             };
         }
@@ -538,18 +483,6 @@ impl InlineConsumer {
                 Err(ConsumeError::Unrecorded(Some(error)))
             }
         }
-    }
-
-    /// What was finished here and could not be recorded is, before the store is asked whether it
-    /// may run: its lease has run out perhaps, which matters only once another worker has claimed it.
-    async fn record_first(&self, message: &Message) -> Result<()> {
-        let Some(Unrecorded { lease, result }) = self.memory.unrecorded(message.key()) else {
-            return Ok(());
-        };
-        let settled = self.settle(&lease, Outcome::Processed { result }).await?;
-        self.memory.forget(&lease);
-        tracing::info!(key = %lease.key, ?settled, "completion recorded late");
-        Ok(())
     }
 
     /// Calls a hook, if there are any, without keeping the caller waiting.

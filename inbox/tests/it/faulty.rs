@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Never,
     /// It is done after others have had a few turns.
     Late,
+    /// It is done at once, and answered so much later.
+    Slow(Duration),
 }
 
 pub(crate) struct FaultyStore {
@@ -117,6 +119,11 @@ impl FaultyStore {
                     .with_effect(Effect::Unknown))
             }
             Fault::Never => std::future::pending().await,
+            Fault::Slow(time) => {
+                let answer = work.await;
+                tokio::time::sleep(time).await;
+                answer
+            }
             Fault::Late => {
                 for _ in 0..5 {
                     tokio::task::yield_now().await;

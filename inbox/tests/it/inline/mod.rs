@@ -279,6 +279,78 @@ async fn the_lease_is_renewed_while_the_handler_runs() {
     assert!(bench.store.calls("extend") >= 3);
 }
 
+/// A begin that is answered when its lease has run out, and what happens meanwhile.
+async fn begun_late(
+    bench: &Bench,
+    meanwhile: impl AsyncFnOnce(),
+) -> Result<Consumed, ConsumeError> {
+    let late = Duration::from_secs(31);
+    bench.store.plan("begin", [Fault::Slow(late)]);
+    let answer = tokio::spawn({
+        let (consumer, first) = (bench.consumer.clone(), message(1));
+        async move {
+            consumer
+                .consume(&first, async |_| Ok::<_, String>(None))
+                .await
+        }
+    });
+    tokio::time::sleep(late / 2).await;
+    bench.clock.advance(late);
+    meanwhile().await;
+    answer.await.unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_others_have_done_before_the_answer_came_is_not_run() {
+    let bench = bench();
+    let answer = begun_late(&bench, async || {
+        let lease = bench.hold(&message(1), Duration::from_secs(60)).await;
+        let outcome = Outcome::Processed { result: None };
+        let settled = bench.inbox.settle_one(&lease, outcome).await.unwrap();
+        assert_eq!(settled, inbox::Settled::Done);
+    });
+    is(&answer.await, "Busy");
+    assert_eq!(bench.record(&message(1)).await.attempts.finished, 1);
+    assert_eq!(
+        bench.consume(&message(1), Ok(None)).await.unwrap(),
+        duplicate(None)
+    );
+    assert_eq!(bench.runs(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_ran_out_before_the_answer_came_is_renewed() {
+    let bench = bench();
+    assert_eq!(begun_late(&bench, async || {}).await.unwrap(), ran(None));
+    assert_eq!(bench.store.calls("extend"), 1);
+    assert_eq!(bench.record(&message(1)).await.attempts.started, 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_may_be_of_others_by_now_is_not_run() {
+    let bench = bench();
+    bench.store.plan("extend", [Fault::Hang]);
+    is(&begun_late(&bench, async || {}).await, "Store");
+    assert_eq!(bench.record(&message(1)).await.attempts.finished, 0);
+}
+
+/// The lease began when the store was asked, not when it answered.
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_in_time_after_a_slow_answer() {
+    let bench = bench();
+    let slow = Duration::from_secs(25);
+    bench.store.plan("begin", [Fault::Slow(slow)]);
+    let asked = tokio::time::Instant::now();
+    let handler = async |_: Leased| {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok::<_, String>(None)
+    };
+    let answer = bench.consumer.consume(&message(1), handler).await;
+    assert_eq!(answer.unwrap(), ran(None));
+    assert_eq!(asked.elapsed(), slow + Duration::from_secs(1));
+    assert_eq!(bench.store.calls("extend"), 1);
+}
+
 #[tokio::test]
 async fn a_handler_whose_lease_is_taken_over_is_dropped() {
     let bench = bench_with(Duration::from_millis(90));
