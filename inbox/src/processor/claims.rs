@@ -374,9 +374,14 @@ impl Driver {
         let now = Instant::now();
         self.compare_leases(now);
         let is_trouble = self.renewal.is_behind || self.lost_running > 0;
-        // A claim counts the attempt, and only handing the message back takes it back. So what is
-        // here in its first attempt is held by nobody, which spares the ordinary message a look.
-        let may_be_held = |leased: &&Leased| is_trouble || leased.attempts.started > 1;
+        // A claim counts the attempt, and only handing the message back takes it back, or having been behind
+        // another in a run. So what is here in its first attempt is held by nobody otherwise, which spares
+        // the ordinary message a look.
+        let has_runs = self.lanes.iter().any(Lane::has_runs);
+        let may_be_held = |leased: &&Leased| {
+            let was_behind = has_runs && leased.message.ordering_key().is_some();
+            is_trouble || leased.attempts.started > 1 || was_behind
+        };
         let keys = leased.iter().filter(may_be_held).map(|l| &l.lease.key);
         let held = self.table.holders(keys);
         if held.is_empty() {

@@ -1,6 +1,10 @@
 //! Runs: several messages of an ordering key in one batch, in their order.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
 
 use inbox::{
     Batch, Batches, Completion, Context, Failure, Middleware, Next, RetryPolicy, State, one_by_one,
@@ -266,6 +270,48 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
     assert_eq!(spy.count(State::Processed).await, 1);
     // It was told to stop.
     assert_eq!(spy.record("k-1").await.attempts.started, 0);
+}
+
+/// A claim counts no attempt for what was behind another message when its lease ran out, as the store's clock went on
+/// while this worker's machine slept.
+#[tokio::test(start_paused = true)]
+async fn the_second_of_a_run_is_not_run_twice_at_a_time() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all((0..2).map(|n| in_order(n, "k"))).await;
+    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
+    let handler = one_by_one(move |context: Context| {
+        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            seen.add(&Batch::new(vec![context]));
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler)
+        .batches(Batches::up_to(10).runs(10))
+        .retry(at_once());
+    let builder = processor(&spy, router.timeout(Duration::from_secs(30)));
+    let processor = builder.lease(Duration::from_secs(60)).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let asleep = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        spy.disturb("claim", Trouble::Hold);
+        // The first runs again, by itself, and the leases have been renewed.
+        tokio::time::sleep(Duration::from_secs(44)).await;
+        spy.clock.advance(Duration::from_secs(120));
+        tokio::time::sleep(Duration::from_secs(7)).await;
+        // The second runs.
+        assert_eq!(runs.all().concat(), ["0", "1"]);
+        spy.calm("claim");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), asleep);
+    assert_eq!(runs.all().concat(), ["0", "1"]);
+    assert_eq!(summary.unwrap().processed, 2);
 }
 
 /// Fails the second message of the key before its batch.
