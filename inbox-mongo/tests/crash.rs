@@ -24,15 +24,15 @@ use std::{
 use async_trait::async_trait;
 use common::TestInbox;
 use conformance_tests::{
-    BoxError, BusinessWrites, Offered, Restart, Transactions,
-    crash::{self, Opened, Site, Target},
+    BoxError, BusinessWrites, Offered, Transactions,
+    crash::{self, Fault, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_mongo::{
     MongoOptions, MongoStore, MongoTransaction,
     mongodb::bson::{Document, doc},
 };
-use test_servers::{Kind, Server, find_own, or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, or_skip};
 
 /// The database of the one inbox on each server.
 const DATABASE: &str = "inbox";
@@ -75,10 +75,23 @@ impl Target for Database {
         let store = place.connect().await?;
         store.create().await?;
         store.close().await;
-        Ok(Box::new(Harmed {
-            address: place.url,
-            server: Arc::new(Mutex::new(server)),
-            set,
+        if set {
+            return Ok(Box::new(Set {
+                address: place.url,
+                server: Arc::new(Mutex::new(server)),
+            }));
+        }
+        let server = HarmedServer::behind_proxy(server).await?;
+        // The member of a set tells clients where it is, past the proxy.
+        let passes_by = place.url.contains("replicaSet=");
+        let (address, faults): (_, &[Fault]) = match passes_by {
+            true => (place.url, &[Fault::Killed, Fault::Stopped, Fault::Paused]),
+            false => (server.url().to_owned(), &Fault::ALL),
+        };
+        Ok(Box::new(OneServer {
+            address,
+            faults,
+            server,
         }))
     }
 
@@ -110,29 +123,44 @@ impl Target for Database {
     }
 }
 
-struct Harmed {
+struct OneServer {
     address: String,
-    server: Arc<Mutex<Server>>,
-    set: bool,
+    faults: &'static [Fault],
+    server: HarmedServer,
 }
 
 #[async_trait]
-impl Site for Harmed {
+impl Site for OneServer {
     fn address(&self) -> String {
         self.address.clone()
     }
 
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        if !self.set || how == Restart::Orderly {
-            return common::act(&self.server, move |server| match how {
-                Restart::Orderly => server.restart(),
-                Restart::Killed => {
-                    server.kill()?;
-                    server.start()
-                }
-            })
-            .await;
-        }
+    fn faults(&self) -> &[Fault] {
+        self.faults
+    }
+
+    async fn harm(&self, fault: Fault) -> Offered<()> {
+        self.server.harm(fault).await
+    }
+}
+
+/// A replica set, whose primary is killed.
+struct Set {
+    address: String,
+    server: Arc<Mutex<Server>>,
+}
+
+#[async_trait]
+impl Site for Set {
+    fn address(&self) -> String {
+        self.address.clone()
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &[Fault::Killed]
+    }
+
+    async fn harm(&self, _: Fault) -> Offered<()> {
         let primary = common::primary(&self.address).await;
         common::act(&self.server, move |set| {
             let port = primary.rsplit(':').next().unwrap_or_default();

@@ -15,12 +15,12 @@ use std::{
 
 use async_trait::async_trait;
 use conformance_tests::{
-    BoxError, Offered, Restart, Transactions, Unable,
-    crash::{self, Opened, Site, Target},
+    BoxError, Offered, Transactions, Unable,
+    crash::{self, Fault, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
-use test_servers::{Kind, Server, require_or_skip};
+use test_servers::{HarmedServer, Kind, Server, require_or_skip};
 
 #[allow(
     dead_code,
@@ -52,14 +52,17 @@ impl Target for Database {
         store.create().await?;
         store.close().await;
         Effects::of(&options(server.url())).create().await?;
-        let urls: Vec<String> = server.urls().iter().map(ToString::to_string).collect();
-        let place = OneServer {
-            address: urls.join(","),
-            nodes: urls.len(),
-            next: AtomicUsize::new(0),
-            server: Arc::new(Mutex::new(server)),
-        };
-        Ok(Box::new(place))
+        Ok(if server.is_shared() {
+            Box::new(Shared(server))
+        } else if server.urls().len() == 1 {
+            Box::new(OneServer(HarmedServer::behind_proxy(server).await?))
+        } else {
+            Box::new(Cluster {
+                urls: server.urls().to_vec(),
+                next: AtomicUsize::new(0),
+                server: Arc::new(Mutex::new(server)),
+            })
+        })
     }
 
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
@@ -75,57 +78,62 @@ impl Target for Database {
     }
 }
 
-struct OneServer {
-    address: String,
-    nodes: usize,
-    /// The node to be killed next.
+/// A server that others may be using.
+struct Shared(Server);
+
+impl Site for Shared {
+    fn address(&self) -> String {
+        self.0.url().to_owned()
+    }
+}
+
+struct OneServer(HarmedServer);
+
+#[async_trait]
+impl Site for OneServer {
+    fn address(&self) -> String {
+        self.0.url().to_owned()
+    }
+
+    fn faults(&self) -> &[Fault] {
+        &Fault::ALL
+    }
+
+    async fn harm(&self, fault: Fault) -> Offered<()> {
+        self.0.harm(fault).await
+    }
+}
+
+struct Cluster {
+    urls: Vec<String>,
+    /// The node to be harmed next.
     next: AtomicUsize,
     server: Arc<Mutex<Server>>,
 }
 
 #[async_trait]
-impl Site for OneServer {
+impl Site for Cluster {
     fn address(&self) -> String {
-        self.address.clone()
+        self.urls.join(",")
     }
 
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        if common::lock(&self.server).is_shared() {
-            return Err(Unable::NotOffered(conformance_tests::Need::Restart));
-        }
-        if self.nodes == 1 {
-            return restart(&self.server, how).await;
-        }
-        let node = self.next.fetch_add(1, Ordering::Relaxed) % self.nodes;
-        act(&self.server, move |cluster| {
+    fn faults(&self) -> &[Fault] {
+        &[Fault::Killed]
+    }
+
+    async fn harm(&self, _: Fault) -> Offered<()> {
+        let node = self.next.fetch_add(1, Ordering::Relaxed) % self.urls.len();
+        let server = Arc::clone(&self.server);
+        let acting = move || {
+            let mut cluster = common::lock(&server);
             cluster.kill_node(node)?;
             cluster.start_node(node)
-        })
-        .await
+        };
+        tokio::task::spawn_blocking(acting)
+            .await
+            .map_err(Unable::failed)?
+            .map_err(Unable::failed)
     }
-}
-
-/// Does something to a server of the test, which may take a while.
-async fn act(
-    server: &Arc<Mutex<Server>>,
-    act: impl FnOnce(&mut Server) -> Result<(), test_servers::Error> + Send + 'static,
-) -> Offered<()> {
-    let server = Arc::clone(server);
-    tokio::task::spawn_blocking(move || act(&mut common::lock(&server)))
-        .await
-        .map_err(Unable::failed)?
-        .map_err(Unable::failed)
-}
-
-async fn restart(server: &Arc<Mutex<Server>>, how: Restart) -> Offered<()> {
-    act(server, move |server| match how {
-        Restart::Orderly => server.restart(),
-        Restart::Killed => {
-            server.kill()?;
-            server.start()
-        }
-    })
-    .await
 }
 
 fn options(url: &str) -> MySqlOptions {

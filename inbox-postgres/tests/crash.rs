@@ -7,18 +7,18 @@ use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use conformance_tests::{
-    BoxError, Offered, OwnServer, Restart, Transactions,
-    crash::{self, Opened, Site, Target},
+    BoxError, Offered, Transactions,
+    crash::{self, Fault, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_postgres::{
     PostgresOptions, PostgresStore,
     conformance::{Effects, TestSchema},
 };
-use test_servers::{
-    Kind,
-    control::{Outage, own},
-};
+use test_servers::{HarmedServer, Kind, find_own};
+
+/// How long an operation may take, so that connections that have gone silent are noticed.
+const PATIENCE: Duration = Duration::from_secs(5);
 
 struct Database(Kind);
 
@@ -29,8 +29,10 @@ impl Target for Database {
     }
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
-        let server = own(self.0, &[], Outage::Stopped).start().await?;
-        let address = format!("{}?schema=crash", server.url);
+        let kind = self.0;
+        let server = tokio::task::spawn_blocking(move || find_own(kind, &[])).await??;
+        let server = HarmedServer::behind_proxy(server).await?;
+        let address = format!("{}?schema=crash", server.url());
         let options = PostgresOptions::from_url(&address)?;
         let store = PostgresStore::connect(options.clone()).await?;
         store.create().await?;
@@ -42,7 +44,7 @@ impl Target for Database {
     }
 
     async fn open(&self, address: &str) -> Result<Opened, BoxError> {
-        let options = PostgresOptions::from_url(address)?;
+        let options = PostgresOptions::from_url(address)?.operation_timeout(PATIENCE);
         let effects = Arc::new(Effects::of(Arc::new(TestSchema::of(&options))));
         // The server may just be restarting.
         let mut tries = 0;
@@ -64,7 +66,7 @@ impl Target for Database {
 
 struct Harmed {
     address: String,
-    server: OwnServer,
+    server: HarmedServer,
 }
 
 #[async_trait]
@@ -73,8 +75,12 @@ impl Site for Harmed {
         self.address.clone()
     }
 
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        self.server.control.restart(how).await
+    fn faults(&self) -> &[Fault] {
+        &Fault::ALL
+    }
+
+    async fn harm(&self, fault: Fault) -> Offered<()> {
+        self.server.harm(fault).await
     }
 }
 

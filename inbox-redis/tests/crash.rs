@@ -19,21 +19,17 @@
 #[path = "it/common/mod.rs"]
 mod common;
 
-use std::{
-    process::ExitCode,
-    sync::{Arc, Mutex, PoisonError},
-    time::Duration,
-};
+use std::{process::ExitCode, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use common::primaries::Primaries;
 use conformance_tests::{
-    BoxError, Offered, Restart, Unable,
-    crash::{self, Opened, Site, Target},
+    BoxError, Offered,
+    crash::{self, Fault, Opened, Site, Target},
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_redis::{RedisOptions, RedisStore};
-use test_servers::{Kind, Server, find_own, locate, or_skip};
+use test_servers::{HarmedServer, Kind, find_own, locate, or_skip};
 
 /// Every worker process has this many shards' keys to deal with in the second run.
 const SHARDS: &str = "INBOX_CRASH_SHARDS";
@@ -83,9 +79,10 @@ impl Target for Redis {
             let kind = self.kind;
             let found = tokio::task::spawn_blocking(move || find_own(kind, &[])).await?;
             let server = or_skip(kind, found)?.ok_or("there is no server here")?;
+            let server = HarmedServer::behind_proxy(server).await?;
             Box::new(Place {
                 url: format!("{}?{options}", server.url()),
-                server: Arc::new(Mutex::new(server)),
+                server,
             })
         };
         let store = connect(&site.address()).await?;
@@ -115,7 +112,7 @@ impl Target for Redis {
 
 struct Place {
     url: String,
-    server: Arc<Mutex<Server>>,
+    server: HarmedServer,
 }
 
 #[async_trait]
@@ -124,19 +121,12 @@ impl Site for Place {
         self.url.clone()
     }
 
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        let server = Arc::clone(&self.server);
-        tokio::task::spawn_blocking(move || {
-            let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
-            match how {
-                Restart::Orderly => server.stop(),
-                Restart::Killed => server.kill(),
-            }?;
-            server.start()
-        })
-        .await
-        .map_err(Unable::failed)?
-        .map_err(Unable::failed)
+    fn faults(&self) -> &[Fault] {
+        &Fault::ALL
+    }
+
+    async fn harm(&self, fault: Fault) -> Offered<()> {
+        self.server.harm(fault).await
     }
 }
 
@@ -152,7 +142,11 @@ impl Site for Several {
         self.url.clone()
     }
 
-    async fn restart(&self, _: Restart) -> Offered<()> {
+    fn faults(&self) -> &[Fault] {
+        &[Fault::Killed]
+    }
+
+    async fn harm(&self, _: Fault) -> Offered<()> {
         self.primaries.fail_over().await;
         Ok(())
     }

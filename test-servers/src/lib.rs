@@ -71,6 +71,7 @@ mod debian;
 mod docker;
 mod error;
 mod find;
+mod harmed;
 mod installed;
 mod kind;
 mod kinds;
@@ -86,6 +87,7 @@ pub use clocks::clocks_can_be_changed;
 pub use debian::ADDED;
 pub use error::{Error, NoServer, Skipped};
 pub use find::{REQUIRE, find, find_own, find_own_with_clocks, locate, or_skip, require_or_skip};
+pub use harmed::HarmedServer;
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
 

@@ -3,7 +3,7 @@
 //!
 //! [`main`] makes a whole program of it. Several worker processes receive and process on one
 //! inbox; the orchestrator kills them, one after the other, at every [`Point`] of their work and
-//! at random times, starts others in their place, and restarts the server now and then if there is
+//! at random times, starts others in their place, and does every [`Fault`] to the server now and then, if there is
 //! one. Every worker writes the start and the answer of each call to a log that survives it. When
 //! there were enough kills and operations, the last workers finish what is left, every message is
 //! sent once more, and [`check`] judges the merged [`History`] and the final listing by every
@@ -79,10 +79,19 @@
 //! cargo test --test crash -- --kills 200 --operations 100000
 //! ```
 //!
-//! with further arguments `--server-kills N`, `--workers N`, `--seed N` and `--mode plain|transactional`, each of
+//! with further arguments `--faults N`, `--workers N`, `--seed N` and `--mode plain|transactional`, each of
 //! which can also come from the environment (`INBOX_CRASH_KILLS` and so on). The arguments of
 //! Rust's test runner are understood: filters and `--skip` by the name `crash`, `--list`, and the
 //! others without effect.
+//!
+//! A run is checked as a whole, in memory. Longer ones are many runs, one after the other, with a ledger that
+//! adds them up, and goes on where it was another time:
+//!
+//! ```text
+//! cargo test --test crash -- --minutes 60 --ledger runs.ndjson --kills 100 --faults 60 --operations 50000
+//! ```
+//!
+//! It prints a table with the sums of all runs in the ledger; a run that breaks a rule ends it.
 //!
 //! # Time
 //! All times in a history are the host's monotonic clock, so all workers must run on one host.
@@ -90,7 +99,9 @@
 //! speed.
 
 mod check;
+mod fault;
 mod history;
+mod ledger;
 mod log;
 mod options;
 mod orchestrate;
@@ -108,6 +119,7 @@ use std::{
 };
 
 pub use check::{Evidence, Findings, Rule, Violation, check};
+pub use fault::Fault;
 pub use history::{
     Answered, Asked, Call, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
 };
@@ -116,6 +128,7 @@ pub use point::Point;
 pub use target::{Opened, Site, Target};
 
 use crate::needs::BoxError;
+use ledger::Entry;
 use options::{TEST_NAME, Wanted};
 
 /// The whole program: a crash run of `target`, or one of its workers. Reads the program's
@@ -172,8 +185,39 @@ fn be_orchestrator(target: &dyn Target) -> Result<bool, BoxError> {
     Ok(true)
 }
 
-/// Runs each mode that is wanted and offered; answers whether no rule was broken.
+/// Runs each mode that is wanted and offered, again and again if so wanted; answers whether no rule was broken.
 fn run_modes(target: &dyn Target, options: &Options) -> Result<bool, BoxError> {
+    let mut out = std::io::stdout();
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(2)
+        .enable_all()
+        .build()?;
+    let modes = match options.mode {
+        Some(mode) => vec![mode],
+        None => runtime.block_on(modes_of(target))?,
+    };
+    let (began, minutes) = (Instant::now(), Duration::from_secs(60 * options.minutes));
+    let mut options = options.clone();
+    let passed = loop {
+        let passed = run_once(target, &options, &modes, &runtime)?;
+        if !passed || began.elapsed() >= minutes {
+            break passed;
+        }
+        options.seed = options.seed.wrapping_add(1);
+    };
+    if let Some(ledger) = &options.ledger {
+        write!(out, "\n{}", ledger::table(&ledger::read(ledger)?))?;
+    }
+    Ok(passed)
+}
+
+/// Runs each of these modes once; answers whether no rule was broken.
+fn run_once(
+    target: &dyn Target,
+    options: &Options,
+    modes: &[Mode],
+    runtime: &tokio::runtime::Runtime,
+) -> Result<bool, BoxError> {
     let mut out = std::io::stdout();
     writeln!(
         out,
@@ -184,24 +228,19 @@ fn run_modes(target: &dyn Target, options: &Options) -> Result<bool, BoxError> {
         options.workers,
         options.seed
     )?;
-    let runtime = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()?;
-    let modes = match options.mode {
-        Some(mode) => vec![mode],
-        None => runtime.block_on(modes_of(target))?,
-    };
     let mut passed = true;
     for mode in modes {
         let directory = tempfile::Builder::new().prefix("inbox-crash-").tempdir()?;
-        let run = orchestrate::run(target, options, mode, directory.path());
+        let run = orchestrate::run(target, options, *mode, directory.path());
         let outcome = runtime.block_on(run);
         let clean = outcome
             .as_ref()
             .is_ok_and(|outcome| outcome.findings.violations.is_empty());
         if let Ok(outcome) = &outcome {
             write!(out, "{}", report::text(outcome))?;
+            if let Some(ledger) = &options.ledger {
+                Entry::of(outcome, &target.name(), options.seed).append_to(ledger)?;
+            }
         }
         if !clean {
             let kept = directory.keep();

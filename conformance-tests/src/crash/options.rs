@@ -1,7 +1,7 @@
 //! How a crash run is asked for, next to the arguments that test runners pass to every test
 //! program.
 
-use std::fmt;
+use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
@@ -29,9 +29,9 @@ impl fmt::Display for Mode {
 pub struct Options {
     /// At least so many kills.
     pub kills: u64,
-    /// At least so many restarts of the server, where there is one that may be harmed. Otherwise a tenth of
-    /// `kills`.
-    pub server_kills: Option<u64>,
+    /// At least so many [faults](super::Fault) of the server, where there is one that may be harmed. Otherwise a
+    /// tenth of `kills`.
+    pub faults: Option<u64>,
     /// At least so many operations (see [`History::operations`](super::History::operations)).
     pub operations: u64,
     /// So many worker processes at a time: a third of them receive, the others process.
@@ -41,6 +41,12 @@ pub struct Options {
     pub seed: u64,
     /// Only this mode; otherwise each that the store has.
     pub mode: Option<Mode>,
+    /// Runs follow one another until so many minutes are over, each on an inbox of its own and with the next seed.
+    /// Otherwise there is one.
+    pub minutes: u64,
+    /// A file to which each run adds a line, and whose sums are told at the end. The runs of another time count
+    /// with them.
+    pub ledger: Option<PathBuf>,
 }
 
 /// What the arguments ask for.
@@ -93,19 +99,23 @@ impl Wanted {
     ) -> Result<Self, String> {
         let mut options = Options {
             kills: 20,
-            server_kills: None,
+            faults: None,
             operations: 7_000,
             workers: 5,
             seed: fastrand::u64(..),
             mode: None,
+            minutes: 0,
+            ledger: None,
         };
         for name in [
             "kills",
-            "server-kills",
+            "faults",
             "operations",
             "workers",
             "seed",
             "mode",
+            "minutes",
+            "ledger",
         ] {
             let variable = name.to_uppercase().replace('-', "_");
             if let Some(value) = environment(&format!("INBOX_CRASH_{variable}")) {
@@ -127,8 +137,8 @@ impl Wanted {
                     .ok_or_else(|| format!("{name} needs a value"))
             };
             match name {
-                "--kills" | "--server-kills" | "--operations" | "--workers" | "--seed"
-                | "--mode" => {
+                "--kills" | "--faults" | "--operations" | "--workers" | "--seed" | "--mode"
+                | "--minutes" | "--ledger" => {
                     options.set(name.trim_start_matches('-'), &value()?)?;
                 }
                 "--list" => list = true,
@@ -142,8 +152,8 @@ impl Wanted {
                 }
                 _ if name.starts_with('-') => {
                     return Err(format!(
-                        "unknown argument {name}; a crash run takes --kills, --server-kills, \
-                         --operations, --workers, --seed and --mode plain|transactional"
+                        "unknown argument {name}; a crash run takes --kills, --faults, --operations, \
+                         --workers, --seed, --mode plain|transactional, --minutes and --ledger"
                     ));
                 }
                 _ => filters.push(argument),
@@ -178,7 +188,7 @@ impl Options {
         };
         match name {
             "kills" => self.kills = number()?,
-            "server-kills" => self.server_kills = Some(number()?),
+            "faults" => self.faults = Some(number()?),
             "operations" => self.operations = number()?,
             "workers" => {
                 self.workers = u32::try_from(number()?)
@@ -187,6 +197,8 @@ impl Options {
                     .ok_or("workers must be between 2 and 64")?;
             }
             "seed" => self.seed = number()?,
+            "minutes" => self.minutes = number()?,
+            "ledger" => self.ledger = Some(value.into()),
             _ => {
                 self.mode = Some(match value {
                     "plain" => Mode::Plain,
@@ -225,7 +237,12 @@ mod tests {
             (200, 100_000, 9)
         );
         assert_eq!(given.mode, Some(Mode::Transactional));
-        assert_eq!(options("--server-kills 3").server_kills, Some(3));
+        assert_eq!(options("--faults 3").faults, Some(3));
+        let long = options("--minutes 60 --ledger runs.ndjson");
+        assert_eq!(
+            (long.minutes, long.ledger),
+            (60, Some("runs.ndjson".into()))
+        );
         for bad in [
             "--kills",
             "--kills x",

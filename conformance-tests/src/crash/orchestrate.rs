@@ -10,6 +10,7 @@ use inbox_api::{Filter, Key, Operate as _, Page, Record, State, Store as _};
 
 use super::{
     check::{Evidence, Findings, check},
+    fault::Fault,
     history::{Answered, Asked, History, sent},
     log::{Follower, Log, now},
     options::{Mode, Options},
@@ -18,12 +19,12 @@ use super::{
     worker::{Role, handlers, messages, number_of},
     worker_pool::WorkerPool,
 };
-use crate::needs::{BoxError, Need, Restart, Unable};
+use crate::needs::{BoxError, Need, Unable};
 
 /// Unfinished messages at which receivers hold new ones back.
 const BACKLOG: u64 = 250;
-/// Kills of workers for each kill of the server, unless something else is wanted.
-const KILLS_PER_SERVER_KILL: u64 = 10;
+/// Kills of workers for each fault of the server, unless something else is wanted.
+const KILLS_PER_FAULT: u64 = 10;
 /// Without any progress for so long, a run is given up.
 const STUCK: Duration = Duration::from_secs(30);
 const TICK: Duration = Duration::from_millis(15);
@@ -37,7 +38,9 @@ pub(crate) struct Outcome {
     pub(crate) took: Duration,
     pub(crate) history: History,
     pub(crate) kills: BTreeMap<Point, u64>,
-    pub(crate) server_kills: u64,
+    pub(crate) faults: BTreeMap<Fault, u64>,
+    /// The longest time from the end of a fault to the next answer that was no error.
+    pub(crate) recovery: Duration,
     pub(crate) processes: u32,
     pub(crate) states: BTreeMap<State, u64>,
     /// Attempts that started and never finished, over all messages.
@@ -57,9 +60,10 @@ struct Run<'a> {
     looked_at: usize,
     next_number: u64,
     kills: Vec<(Point, u64)>,
-    server_kills: u64,
-    /// Whether there is a server that may be harmed, as far as is known.
-    has_server: bool,
+    /// Those that are possible, as far as is known, and how often each was done.
+    faults: Vec<(Fault, u64)>,
+    /// When each fault ended, by the clock of the history.
+    faults_ended: Vec<u64>,
     random: fastrand::Rng,
 }
 
@@ -91,8 +95,8 @@ pub(crate) async fn run(
         looked_at: 0,
         next_number: 0,
         kills: points(mode),
-        server_kills: 0,
-        has_server: true,
+        faults: site.faults().iter().map(|fault| (*fault, 0)).collect(),
+        faults_ended: Vec::new(),
         random,
     };
     run.work().await?;
@@ -117,7 +121,8 @@ pub(crate) async fn run(
         mode,
         took: began.elapsed(),
         kills: run.kills.into_iter().collect(),
-        server_kills: run.server_kills,
+        faults: run.faults.into_iter().collect(),
+        recovery: recovery(&run.history, &run.faults_ended),
         processes: run.pool.started(),
         history: run.history,
         states,
@@ -125,6 +130,24 @@ pub(crate) async fn run(
         unfinished,
         findings,
     })
+}
+
+/// The longest time from one of these moments to the next answer to a later call that was no error.
+fn recovery(history: &History, moments: &[u64]) -> Duration {
+    let answered = history.calls.iter().filter(|call| {
+        let answer = call.answered.as_ref();
+        answer.is_some_and(|answer| !matches!(answer, Answered::Failed { .. }))
+    });
+    let mut answered: Vec<_> = answered.filter_map(|c| Some((c.start, c.end?))).collect();
+    answered.sort_unstable();
+    let after = |moment: &u64| {
+        let from = answered.partition_point(|(start, _)| start < moment);
+        // The calls of all workers overlap: the first to end is among the next few.
+        let ends = answered.iter().skip(from).take(100).map(|(_, end)| end);
+        ends.min().map(|end| end - moment)
+    };
+    let longest = moments.iter().filter_map(after).max();
+    Duration::from_micros(longest.unwrap_or_default())
 }
 
 fn points(mode: Mode) -> Vec<(Point, u64)> {
@@ -138,6 +161,10 @@ fn points(mode: Mode) -> Vec<(Point, u64)> {
 }
 
 impl Run<'_> {
+    fn harmed(&self) -> u64 {
+        self.faults.iter().map(|(_, count)| count).sum()
+    }
+
     fn killed(&self) -> u64 {
         self.kills.iter().map(|(_, count)| count).sum()
     }
@@ -155,13 +182,12 @@ impl Run<'_> {
                 return Err(format!("nothing happened for {STUCK:?}").into());
             }
             let (killed, wanted) = (self.killed(), self.options.kills);
-            let server_kills = self.options.server_kills;
-            let of_server = match self.has_server {
-                true => server_kills.unwrap_or(wanted / KILLS_PER_SERVER_KILL),
-                false => 0,
+            let faults = match self.faults.is_empty() {
+                false => self.options.faults.unwrap_or(wanted / KILLS_PER_FAULT),
+                true => 0,
             };
-            if done >= self.options.operations && killed >= wanted && self.server_kills >= of_server
-            {
+            let harmed = self.harmed();
+            if done >= self.options.operations && killed >= wanted && harmed >= faults {
                 return Ok(());
             }
             if Instant::now() >= next_look {
@@ -176,10 +202,8 @@ impl Run<'_> {
             };
             if killed < wanted && done > 0 && u128::from(killed) <= due(wanted) {
                 self.kill().await?;
-            } else if self.server_kills < of_server
-                && u128::from(self.server_kills) < due(of_server)
-            {
-                self.kill_server().await?;
+            } else if harmed < faults && u128::from(harmed) < due(faults) {
+                self.harm().await?;
                 // What it kept waiting had nothing to do with the store.
                 progress.1 = Instant::now();
             } else {
@@ -209,11 +233,20 @@ impl Run<'_> {
         Ok(())
     }
 
-    async fn kill_server(&mut self) -> Result<(), BoxError> {
-        match self.site.restart(Restart::Killed).await {
-            Ok(()) => self.server_kills += 1,
-            Err(Unable::NotOffered(_)) => self.has_server = false,
-            Err(failed) => return Err(failed.into()),
+    /// Does one of the faults that were done least often.
+    async fn harm(&mut self) -> Result<(), BoxError> {
+        self.random.shuffle(&mut self.faults);
+        let Some((fault, count)) = self.faults.iter_mut().min_by_key(|(_, count)| *count) else {
+            return Ok(());
+        };
+        let fault = *fault;
+        match self.site.harm(fault).await {
+            Ok(()) => {
+                *count += 1;
+                self.faults_ended.push(now()?);
+            }
+            Err(Unable::NotOffered(_)) => self.faults.retain(|(other, _)| *other != fault),
+            Err(failed) => return Err(format!("{fault}: {failed}").into()),
         }
         Ok(())
     }

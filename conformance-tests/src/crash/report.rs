@@ -97,8 +97,20 @@ pub(crate) fn text(outcome: &Outcome) -> String {
         .map(|(point, count)| format!("{count} {point}"))
         .collect();
     line("kills", format!("{kills}: {}", points.join(", ")));
-    if outcome.server_kills > 0 {
-        line("server kills", outcome.server_kills.to_string());
+    let faults: u64 = outcome.faults.values().sum();
+    if faults > 0 {
+        let kinds: Vec<String> = outcome
+            .faults
+            .iter()
+            .filter(|(_, count)| **count > 0)
+            .map(|(fault, count)| format!("{count} {fault}"))
+            .collect();
+        let recovery = outcome.recovery.as_secs_f64();
+        let kinds = kinds.join(", ");
+        line(
+            "faults",
+            format!("{faults}: {kinds}; the longest recovery took {recovery:.1} s"),
+        );
     }
     line(
         "operations",
@@ -169,6 +181,7 @@ mod tests {
     use super::*;
     use crate::crash::{
         check::{Findings, Violation},
+        fault::Fault,
         history::History,
         options::Mode,
         point::Point,
@@ -203,7 +216,8 @@ mod tests {
             took: Duration::from_secs(3),
             history: History::default(),
             kills: BTreeMap::from([(Point::AfterClaim, 2), (Point::AnyTime, 1)]),
-            server_kills: 0,
+            faults: BTreeMap::from([(Fault::Killed, 1), (Fault::Cut, 0), (Fault::Paused, 2)]),
+            recovery: Duration::from_millis(1250),
             processes: 8,
             states: BTreeMap::new(),
             crashes: 0,
@@ -217,6 +231,7 @@ mod tests {
         for expected in [
             "plain mode, 3.0 s, 8 processes",
             "kills        3: 2 after claim, 1 at any time",
+            "faults       3: 1 killed, 2 paused; the longest recovery took 1.2 s",
             "one-holder                 kept 7 times",
             "fenced                     BROKEN 12 of 40 times",
             "tokens-grow                no occasion",

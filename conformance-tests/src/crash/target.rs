@@ -5,8 +5,9 @@ use std::{fmt, sync::Arc};
 use async_trait::async_trait;
 use inbox_api::Inbox;
 
+use super::fault::Fault;
 use crate::{
-    needs::{BoxError, Need, Offered, Restart, Unable},
+    needs::{BoxError, Need, Offered, Unable},
     transactions::AnyTransactions,
 };
 
@@ -38,13 +39,19 @@ pub trait Site: Send + Sync + 'static {
     /// through their environment and is never printed.
     fn address(&self) -> String;
 
-    /// Restarts what is behind the inbox and returns when it answers again. Offered by stores
-    /// that have a server; the orchestrator then kills it now and then, under load.
+    /// The faults that [`harm`](Self::harm) can do: none unless overridden, as for a store without a server.
+    fn faults(&self) -> &[Fault] {
+        &[]
+    }
+
+    /// Does this to what is behind the inbox, under load, ends it, and returns when the server answers again.
+    /// Only [`faults`](Self::faults) are asked for, each about as often as the others.
     ///
     /// # Errors
-    /// [`Unable::NotOffered`] unless overridden; [`Unable::Failed`] fails the run.
-    async fn restart(&self, how: Restart) -> Offered<()> {
-        let _ = how;
+    /// [`Unable::NotOffered`] when it turns out that the fault is not possible here; it is not asked for again.
+    /// [`Unable::Failed`] fails the run.
+    async fn harm(&self, fault: Fault) -> Offered<()> {
+        let _ = fault;
         Err(Unable::NotOffered(Need::Restart))
     }
 }
