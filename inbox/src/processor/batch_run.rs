@@ -190,8 +190,11 @@ fn end_before_run(context: &Context, held_up: &HeldUp) -> Option<Answer> {
     if held_up.holds(context) {
         return Some(Err(Failure::not_reached()));
     }
-    let is_cancelled = context.is_cancelled();
-    is_cancelled.then(|| Err(Failure::retry("cancelled while running")))
+    match (context.is_cancelled(), context.is_untouched()) {
+        (false, _) => None,
+        (true, true) => Some(Err(Failure::not_reached())),
+        (true, false) => Some(Err(Failure::retry("cancelled while running"))),
+    }
 }
 
 pub(super) fn timed_out() -> Failure {

@@ -81,6 +81,8 @@ struct Inner {
     batch_told: OnceLock<Arc<Notify>>,
     /// What counts for the message, whatever becomes of its batch.
     answer: OnceLock<Answer>,
+    /// Its batch runs, and is known not to have come to it.
+    is_untouched: AtomicBool,
     hold: AtomicU8,
     is_cut_short: AtomicBool,
     patience: Patience,
@@ -115,6 +117,7 @@ impl Context {
             cancellation,
             batch_told: OnceLock::new(),
             answer: OnceLock::new(),
+            is_untouched: AtomicBool::new(false),
             hold: AtomicU8::new(Hold::Lease as u8),
             is_cut_short: AtomicBool::new(false),
             patience,
@@ -158,6 +161,15 @@ impl Context {
     /// Says how the message ended while its batch goes on; the first answer counts.
     pub(super) fn answer(&self, answer: Answer) {
         let _ = self.0.answer.set(answer);
+    }
+
+    /// Says whether the message's batch, which runs, has still to come to it.
+    pub(super) fn set_untouched(&self, is_untouched: bool) {
+        self.0.is_untouched.store(is_untouched, Ordering::Release);
+    }
+
+    pub(super) fn is_untouched(&self) -> bool {
+        self.0.is_untouched.load(Ordering::Acquire)
     }
 
     pub(super) fn answered(&self) -> Option<Answer> {

@@ -46,9 +46,13 @@ impl<H: Handler> BatchHandler for OneByOne<H> {
         let mut held_up = HeldUp::default();
         let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
         for context in batch {
+            context.set_untouched(true);
+        }
+        for context in batch {
             let answer = if held_up.holds(context) || context.is_cancelled() {
                 Err(Failure::not_reached())
             } else {
+                context.set_untouched(false);
                 let running = AssertUnwindSafe(self.0.handle(context)).catch_unwind();
                 let ended = running.await;
                 let ended = ended.unwrap_or_else(|panic| Err(Failure::retry(panic_text(&*panic))));

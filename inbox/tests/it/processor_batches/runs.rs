@@ -272,6 +272,36 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
     assert_eq!(spy.record("k-1").await.attempts.started, 0);
 }
 
+/// The batch is timed out, runs in halves, and the first of them blocks its thread for longer than the lease.
+#[tokio::test(start_paused = true)]
+async fn what_one_by_one_has_not_come_to_pays_for_nothing() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all((0..2).map(|n| in_order(n, "k"))).await;
+    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
+    let handler = one_by_one(move |context: Context| {
+        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            if context.message().id().as_str() == "0" {
+                tokio::time::advance(Duration::from_secs(61)).await;
+            }
+            seen.add(&Batch::new(vec![context]));
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler)
+        .batches(Batches::up_to(10).runs(10))
+        .retry(at_once());
+    let builder = processor(&spy, router.timeout(Duration::from_secs(100)));
+    let builder = builder.lease(Duration::from_secs(60));
+    let summary = until_idle_by_a_paused_clock(builder).await;
+    assert_eq!((summary.processed, summary.retried), (2, 0));
+    assert_eq!(runs.all().concat(), ["0", "1"]);
+    assert_eq!(spy.record("1").await.attempts.started, 1);
+}
+
 /// A claim counts no attempt for what was behind another message when its lease ran out, as the store's clock went on
 /// while this worker's machine slept.
 #[tokio::test(start_paused = true)]
