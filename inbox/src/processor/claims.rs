@@ -393,7 +393,11 @@ impl Driver {
             let Some(slot) = index.and_then(|index| self.table.get_mut(*index)) else {
                 return true;
             };
-            if slot.comes_back_with == Some(leased.attempts) {
+            // Or it is another message, whose key was purged after this one had been settled.
+            let held = slot.context.leased();
+            if slot.comes_back_with == Some(leased.attempts)
+                || held.accepted_at != leased.accepted_at
+            {
                 return true;
             }
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");

@@ -7,7 +7,8 @@ use std::{
 };
 
 use inbox::{
-    Batch, Batches, Completion, Context, Failure, Middleware, Next, RetryPolicy, State, one_by_one,
+    Batch, Batches, Completion, Context, Failure, Middleware, Next, PurgeRequest, RetryPolicy,
+    State, one_by_one,
 };
 
 use super::*;
@@ -270,6 +271,32 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
     assert_eq!(spy.count(State::Processed).await, 1);
     // It was told to stop.
     assert_eq!(spy.record("k-1").await.attempts.started, 0);
+}
+
+/// Its outcome is stored and not answered when the message is purged, and comes again as a new one.
+#[tokio::test(start_paused = true)]
+async fn a_message_of_the_same_key_is_not_taken_for_what_is_held() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all([in_order(0, "k")]).await;
+    spy.disturb("settle", Trouble::HoldAnswer);
+    let router = router(seen(&runs)).batches(Batches::up_to(10).runs(10));
+    let (processor, shutdown) = (
+        processor(&spy, router).build().unwrap(),
+        CancellationToken::new(),
+    );
+    let again = async {
+        eventually("settled", async || spy.count(State::Processed).await == 1).await;
+        let all = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+        assert_eq!(spy.inner.purge(&all).await.unwrap(), 1);
+        spy.receive_all([in_order(0, "k")]).await;
+        eventually("leased", async || spy.count(State::Leased).await == 1).await;
+        spy.calm("settle");
+        eventually("settled", async || spy.count(State::Processed).await == 1).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), again);
+    assert_eq!(runs.all().concat(), ["0", "0"]);
+    assert_eq!(summary.unwrap().processed, 2);
 }
 
 /// The batch is timed out, runs in halves, and the first of them blocks its thread for longer than the lease.
