@@ -14,6 +14,7 @@ use mongodb::{
 use crate::server_selection;
 
 pub(crate) const DUPLICATE_KEY: i32 = 11000;
+const INTERNAL_ERROR: i32 = 1;
 pub(crate) const WRITE_CONFLICT: i32 = 112;
 /// A transaction waits a few milliseconds for the lock of a collection that is being changed.
 pub(crate) const LOCK_TIMEOUT: i32 = 24;
@@ -129,6 +130,13 @@ pub(crate) fn of_code(code: i32) -> Error {
             code: Some(code),
             labels: Vec::new(),
         })
+}
+
+/// Whether the server met an error of its own, as FerretDB does with a collection that is dropped meanwhile.
+pub(crate) fn is_internal(error: &Error) -> bool {
+    let source = std::error::Error::source(error);
+    let cause = source.and_then(|source| source.downcast_ref::<Cause>());
+    cause.and_then(|cause| cause.code) == Some(INTERNAL_ERROR)
 }
 
 pub(crate) fn code(error: &DriverError) -> Option<i32> {
@@ -267,6 +275,11 @@ fn by_code(code: i32) -> Class {
     let (kind, context) = match code {
         // HostUnreachable, HostNotFound, NetworkTimeout, SocketException, ShutdownInProgress,
         // the five of a primary that steps down or starts, ExceededTimeLimit and its like.
+        // FerretDB answers so when its own database goes away.
+        INTERNAL_ERROR | 8 => {
+            let context = "the server met an error of its own";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
         6 | 7 | 89 | 91 | 189 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
             let context = "the server is not the primary, or is starting or stopping";
             return (Unavailable, context.into(), Effect::Unknown);

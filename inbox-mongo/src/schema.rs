@@ -25,7 +25,7 @@ use self::version::{
 };
 use crate::{
     connection::Database,
-    error::{DUPLICATE_KEY, before, code, failed, in_reply},
+    error::{DUPLICATE_KEY, before, code, failed, in_reply, is_internal},
     layout::{
         self, PAUSED, SCHEMA, STEPS, Step, VERSION, WORKS_FROM, create_indexes, create_messages,
         indexes, mark, messages, meta, paused, sequence, validator, version_of,
@@ -254,7 +254,8 @@ async fn set_up(database: &Database, steps: &[Step], from_nothing_only: bool) ->
         match apply(database, holder, steps, from_nothing_only).await {
             Err(error)
                 if database.server.is_ferretdb
-                    && matches!(error.kind(), ErrorKind::Other | ErrorKind::SchemaVersion) =>
+                    && (matches!(error.kind(), ErrorKind::Other | ErrorKind::SchemaVersion)
+                        || is_internal(&error)) =>
             {
                 sleep(LOCK_POLL).await;
             }

@@ -15,7 +15,7 @@ use tokio::time::sleep;
 
 use crate::{
     connection::Database,
-    error::before,
+    error::{before, is_internal},
     layout::{MARKER, SCHEMA, VERSION, messages, meta},
     ordering::check_shards,
     rows::number,
@@ -41,7 +41,7 @@ where
             database.checked.store(true, Ordering::Relaxed);
         }
         match work(Arc::clone(&database)).await {
-            Err(error) if error.kind() == ErrorKind::Other => {
+            Err(error) if error.kind() == ErrorKind::Other || is_internal(&error) => {
                 match check_version(&database).await {
                     Err(missing) if missing.kind() == ErrorKind::SchemaMissing => {
                         Err(missing.with_effect(error.effect()))
