@@ -84,6 +84,16 @@
 //! others wait for a second at most and are settled before it, unless the limit is under two seconds and
 //! a half. Claims and renewals of leases wait for none.
 //!
+//! The server keeps what a transaction has locked until it notices that the client is gone: behind a connection that went
+//! silent for good, hours later by default, and until then a copy of a message that was received in it meets
+//! `Conflict`. Let the server end such a transaction, with more time than any of yours is idle between two
+//! statements:
+//!
+//! ```sql
+//! SET GLOBAL idle_transaction_timeout = 300; -- MariaDB
+//! SET GLOBAL wait_timeout = 900;             -- MySQL, of which the pool's idle connections have to be shorter
+//! ```
+//!
 //! A transaction has its connection to itself until it ends. On the store's own connections its end,
 //! or its being dropped, gives a silent one up after the limit. A connection of the caller's pool is the
 //! driver's to give up, which waits for as long as the network does; what the pool holds ready is

@@ -20,7 +20,7 @@ use conformance_tests::{
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
-use test_servers::{HarmedServer, Kind, Server, require_or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, or_skip};
 
 #[allow(
     dead_code,
@@ -46,15 +46,18 @@ impl Target for Database {
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
         let kind = self.0;
-        let server = tokio::task::spawn_blocking(move || require_or_skip(kind)).await??;
-        let server = server.ok_or("no server")?;
+        // What is locked by a transaction whose connection went silent.
+        let limit = match kind {
+            Kind::Mysql => "--wait-timeout=10",
+            _ => "--idle-transaction-timeout=10",
+        };
+        let found = tokio::task::spawn_blocking(move || find_own(kind, &[limit])).await?;
+        let server = or_skip(kind, found)?.ok_or("no server")?;
         let store = connect(server.url()).await?;
         store.create().await?;
         store.close().await;
         Effects::of(&options(server.url())).create().await?;
-        Ok(if server.is_shared() {
-            Box::new(Shared(server))
-        } else if server.urls().len() == 1 {
+        Ok(if server.urls().len() == 1 {
             Box::new(OneServer(HarmedServer::behind_proxy(server).await?))
         } else {
             Box::new(Cluster {
@@ -75,15 +78,6 @@ impl Target for Database {
             inbox: store.clone(),
             transactions: Some(Arc::new(Transactions::new(store).with_writes(effects))),
         })
-    }
-}
-
-/// A server that others may be using.
-struct Shared(Server);
-
-impl Site for Shared {
-    fn address(&self) -> String {
-        self.0.url().to_owned()
     }
 }
 

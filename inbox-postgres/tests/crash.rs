@@ -30,7 +30,9 @@ impl Target for Database {
 
     async fn fresh(&self) -> Result<Box<dyn Site>, BoxError> {
         let kind = self.0;
-        let server = tokio::task::spawn_blocking(move || find_own(kind, &[])).await??;
+        // What is locked by a transaction whose connection went silent.
+        let limit = ["-c", "idle_in_transaction_session_timeout=10s"];
+        let server = tokio::task::spawn_blocking(move || find_own(kind, &limit)).await??;
         let server = HarmedServer::behind_proxy(server).await?;
         let address = format!("{}?schema=crash", server.url());
         let options = PostgresOptions::from_url(&address)?;
