@@ -6,7 +6,7 @@
 //! replica takes over each time, and what it has confirmed is what counts.
 //!
 //! `cargo test -p inbox-redis --test crash -- --kills 200 --operations 100000` is the full run,
-//! `--server-kills 100` makes it a hundred fail-overs.
+//! `--faults 100` makes it a hundred fail-overs.
 
 #[allow(
     dead_code,

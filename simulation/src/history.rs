@@ -576,12 +576,13 @@ impl History {
             let first = unfinished
                 .filter(|(_, other)| other.order < order && other.finished.is_none())
                 .find(|(_, other)| {
-                    // The same worker has done it, and settles both in order.
-                    let last = other.grants.last();
-                    !last.is_some_and(|grant| {
-                        let end = grant.run.as_ref().and_then(|run| run.end);
-                        grant.part == *part && matches!(end, Some(RunEnd::Done | RunEnd::Dead))
-                    })
+                    // The same worker has done it, and settles both in order. What it holds it does not run
+                    // again under another lease that it gets.
+                    let mut newest = other.grants.iter().rev();
+                    let own = newest.by_ref().take_while(|grant| grant.part == *part);
+                    let last = own.filter_map(|grant| grant.run.as_ref()).next();
+                    let end = last.and_then(|run| run.end);
+                    !matches!(end, Some(RunEnd::Done | RunEnd::Dead))
                 });
             let first = first.map(|(key, _)| key.to_string());
             self.check("order", first.is_none(), || {
