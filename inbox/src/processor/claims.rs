@@ -395,9 +395,7 @@ impl Driver {
             };
             // Or it is another message, whose key was purged after this one had been settled.
             let held = slot.context.leased();
-            if slot.comes_back_with == Some(leased.attempts)
-                || held.accepted_at != leased.accepted_at
-            {
+            if slot.is_back_with(leased.attempts) || held.accepted_at != leased.accepted_at {
                 return true;
             }
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");

@@ -88,6 +88,14 @@ impl Slot {
         self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
     }
 
+    /// Whether a claim that finds these attempts has found the outcome that is on its way to be stored, or what
+    /// others have done since.
+    pub(super) fn is_back_with(&self, attempts: Attempts) -> bool {
+        let is_later = attempts.finished > self.attempts().finished;
+        self.comes_back_with
+            .is_some_and(|back| attempts == back || is_later)
+    }
+
     /// Takes note of the outcome that is on its way to the store.
     pub(super) fn ends_with(&mut self, outcome: &Outcome) {
         let Attempts { started, finished } = self.attempts();
@@ -194,14 +202,11 @@ impl Table {
         let Some(slot) = self.get(index) else {
             return false;
         };
-        let Some(attempts) = slot.comes_back_with else {
-            return false;
-        };
         let key = slot.context.message().key();
         let mut others = self.slots.iter().flatten();
         others.any(|other| {
             other.context.message().key() == key
-                && other.context.attempts() == attempts
+                && slot.is_back_with(other.context.attempts())
                 && other.lease().token > slot.lease().token
         })
     }

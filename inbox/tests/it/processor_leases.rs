@@ -152,6 +152,53 @@ async fn a_message_that_is_claimed_again_before_its_settlement_is_answered_is_ru
     }
 }
 
+/// Its retry is stored and not answered, another worker has tried since, and this one claims it again.
+#[tokio::test(start_paused = true)]
+async fn what_others_have_tried_since_runs_again() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("again")]).await;
+    let runs = Arc::new(AtomicUsize::new(0));
+    let count = runs.clone();
+    let handler = move |_: Context| {
+        let is_first = count.fetch_add(1, SeqCst) == 0;
+        async move {
+            match is_first {
+                true => Err(Failure::retry_after(Duration::ZERO, "again")),
+                false => Ok(()),
+            }
+        }
+    };
+    bench.spy.disturb("settle", Trouble::HoldAnswer);
+    let spy = bench.spy.clone();
+    let handler = move |context: Context| {
+        // The next claim waits for the other worker.
+        spy.disturb("claim", Trouble::Hold);
+        handler(context)
+    };
+    bench.start(handler, |builder| builder);
+    bench.at(1_000).await;
+    let inner = bench.spy.inner.clone();
+    let worker = WorkerName::new("other").unwrap();
+    let claims = inner
+        .claim_for(&billing(), 1, LEASE, &worker)
+        .await
+        .unwrap();
+    let outcome = Outcome::Retry {
+        after: Duration::ZERO,
+        error: "by another".into(),
+    };
+    let settled = inner.settle_one(&claims.leased[0].lease, outcome).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+    bench.spy.calm("claim");
+    bench.at(2_000).await;
+    assert_eq!(runs.load(SeqCst), 2);
+    bench.spy.calm("settle");
+    bench.at(3_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.processed, summary.retried), (1, 1));
+    assert_eq!(bench.attempts("again").await, (State::Processed, 3, 3));
+}
+
 /// The message is claimed again by this worker, so that the repeated settlement finds another lease.
 #[tokio::test(start_paused = true)]
 async fn an_outcome_whose_reply_is_lost_is_no_lost_lease() {
