@@ -8,6 +8,8 @@ use inbox_api::{
     Settled, Settlement, WorkerName, error_text,
 };
 
+use tokio::time::timeout;
+
 use super::{Worker, handlers, pause_after, receive::number_of};
 use crate::{
     crash::{
@@ -22,6 +24,8 @@ use crate::{
 
 /// Attempts after which a handler only succeeds, so that every run comes to its end.
 const PATIENCE: u32 = 12;
+/// How long a handler waits for its own write: its connection may have gone silent.
+const LONGEST_WRITE: Duration = Duration::from_secs(10);
 /// How often a settlement is repeated whose answer is unknown.
 const REPEATS: u32 = 4;
 
@@ -238,7 +242,11 @@ async fn in_transaction(
     change_of_mind: bool,
 ) -> Result<Answered, Unable> {
     let mut transaction = transactions.open().await?;
-    transaction.write(&settlement.lease.key.to_string()).await?;
+    let note = settlement.lease.key.to_string();
+    // No time limit of the store's is for the caller's own statements.
+    timeout(LONGEST_WRITE, transaction.write(&note))
+        .await
+        .map_err(|_| Unable::failed("no answer in time"))??;
     let settled = transaction.settle(std::slice::from_ref(settlement)).await?;
     worker.pass(Point::BeforeCommit)?;
     if change_of_mind || settled.first() != Some(&Settled::Done) {
