@@ -91,9 +91,9 @@ pub(crate) struct Terms {
     pub(crate) retention: i64,
     pub(crate) attempts: u32,
     pub(crate) store_timeout: u64,
-    /// The handler whose messages are run together under a time limit: when that is over, those that had
-    /// ended run again.
-    pub(crate) repeats: Option<&'static str>,
+    /// The handler whose messages are run together: when their time limit is over, those that had not ended
+    /// run again.
+    pub(crate) batches: Option<&'static str>,
     /// Leases may be lost at any time, as the store's clock does not go as the runtime's.
     pub(crate) drifts: bool,
     pub(crate) ordering_keys: BTreeMap<Key, String>,
@@ -526,7 +526,7 @@ impl History {
             self.violated("only what was accepted", key.to_string());
             return 0;
         };
-        let repeats = self.terms.repeats == Some(key.handler.as_str());
+        let is_batched = self.terms.batches == Some(key.handler.as_str());
         let order = message.order;
         let earlier = message
             .grants
@@ -548,7 +548,7 @@ impl History {
             end == Some(RunEnd::Done)
         });
         let holds = match message.grant(token) {
-            Some(grant) if grant.part == *part && (grant.run.is_none() || repeats) => {
+            Some(grant) if grant.part == *part && (grant.run.is_none() || is_batched) => {
                 grant.run = Some(Run {
                     end: None,
                     was_stopped: false,
@@ -563,7 +563,7 @@ impl History {
         self.check("one run in a process", !runs_here, || {
             format!("{part} ran {key} while it ran it")
         });
-        self.check("what is done is not repeated", !is_done || repeats, || {
+        self.check("what is done is not repeated", !is_done, || {
             format!("{part} ran {key}, which it had done")
         });
         if let Some(order_key) = order_key {
@@ -613,7 +613,9 @@ impl History {
             run.end = Some(end);
             run.was_stopped = stopped && is_cancelled && told_lost.is_none();
         }
-        let is_late = told_lost.is_some_and(|told| now > told + limit);
+        // In a batch it is dropped with the others.
+        let is_alone = self.terms.batches != Some(key.handler.as_str());
+        let is_late = is_alone && told_lost.is_some_and(|told| now > told + limit);
         self.check("a lost lease ends its handler", !is_late, || {
             format!("{part} went on with {key}")
         });

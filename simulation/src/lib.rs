@@ -102,7 +102,7 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         retention: i64::try_from(settings.retention * 1_000).unwrap_or(i64::MAX),
         attempts: settings.attempts,
         store_timeout: settings.store_timeout,
-        repeats: (settings.runs && settings.timeout.is_some()).then_some(HANDLERS[1]),
+        batches: settings.runs.then_some(HANDLERS[1]),
         drifts: scenario.clock_percent > 100 || !scenario.jumps.is_empty(),
         ordering_keys: BTreeMap::new(),
     };

@@ -16,8 +16,8 @@ use super::{
 /// handled as if they had come one at a time.
 ///
 /// A message that fails or panics is answered for by itself; those behind it in its ordering key are handed
-/// back, and the others of the batch go on. A handler that is told to stop ends its batch. The router's time
-/// limit is for the batch.
+/// back, and the others of the batch go on. A handler that is told to stop ends its batch; one that goes on although
+/// its lease is lost is dropped only when the batch is. The router's time limit is for the batch.
 ///
 /// What has ended counts, also when the batch is timed out or dropped after that. It is settled when the batch
 /// has ended: when the worker dies before that, all of it is run again.
