@@ -1,6 +1,6 @@
 //! Handlers that get several messages at a time, and what they answer.
 
-use std::{collections::HashSet, fmt, ops::Deref, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, ops::Deref, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
@@ -201,41 +201,47 @@ impl Answers {
             }
         };
         let mut held_up = HeldUp::default();
-        let in_order = |(context, answer): (&Context, Answer)| {
-            let is_free = !held_up.holds(context) && !context.is_cancelled();
+        let in_order = |(place, (context, answer)): (usize, (&Context, Answer))| {
+            let is_free = !held_up.holds(place, context) && !context.is_cancelled();
             let answer = match is_free {
                 true => answer.map_err(Failure::or_retry),
                 false => answer,
             };
-            held_up.judge(context, answer)
+            held_up.judge(place, context, answer)
         };
-        Ok(batch.iter().zip(answers).map(in_order).collect())
+        let each = batch.iter().zip(answers).enumerate();
+        Ok(each.map(in_order).collect())
     }
 }
 
-/// The ordering keys of which a message has not succeeded: those behind it are not to be worked on.
+/// The ordering keys of which a message has not succeeded, with its place in the batch: those behind it are not to
+/// be worked on. Those before it are, also when its end is known first.
 #[derive(Default)]
-pub(super) struct HeldUp(HashSet<OrderingKey>);
+pub(super) struct HeldUp(HashMap<OrderingKey, usize>);
 
 impl HeldUp {
-    pub(super) fn holds(&self, context: &Context) -> bool {
+    pub(super) fn holds(&self, place: usize, context: &Context) -> bool {
         let key = context.message().ordering_key();
-        key.is_some_and(|key| self.0.contains(key))
+        key.and_then(|key| self.0.get(key))
+            .is_some_and(|first| *first < place)
     }
 
-    /// The answer that counts for the message, when those before it were judged.
-    pub(super) fn judge(&mut self, context: &Context, answer: Answer) -> Answer {
-        if self.holds(context) {
+    /// The answer that counts for the message.
+    pub(super) fn judge(&mut self, place: usize, context: &Context, answer: Answer) -> Answer {
+        if self.holds(place, context) {
             return Err(Failure::not_reached());
         }
         if answer.is_err() {
-            self.hold(context);
+            self.hold(place, context);
         }
         answer
     }
 
-    pub(super) fn hold(&mut self, context: &Context) {
-        self.0.extend(context.message().ordering_key().cloned());
+    pub(super) fn hold(&mut self, place: usize, context: &Context) {
+        if let Some(key) = context.message().ordering_key() {
+            let first = self.0.entry(key.clone()).or_insert(place);
+            *first = place.min(*first);
+        }
     }
 }
 

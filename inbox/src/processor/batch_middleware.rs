@@ -144,7 +144,7 @@ impl<'m> Members<'m> {
         let mut held_up = HeldUp::default();
         for (place, (one, context)) in self.progress.iter_mut().zip(self.batch).enumerate() {
             // A chain that has dropped it has its own answer.
-            let joined = one.joined.take_if(|_| held_up.holds(context));
+            let joined = one.joined.take_if(|_| held_up.holds(place, context));
             if let Some(joined) = joined {
                 one.is_not_reached = true;
                 let _ = joined.send(Err(Failure::not_reached()));
@@ -154,7 +154,7 @@ impl<'m> Members<'m> {
             if one.is_in_batch {
                 places.push(place);
             } else if !one.has_succeeded {
-                held_up.hold(context);
+                held_up.hold(place, context);
             }
         }
         places
@@ -181,7 +181,7 @@ impl<'m> Members<'m> {
             // What the handler's own transaction has settled stays so, whatever middleware says.
             let ended = match context.is_held_by(Hold::Settled) {
                 true => ended,
-                false => self.held_up.judge(context, ended),
+                false => self.held_up.judge(place, context, ended),
             };
             (self.answer)(place, ended);
         }

@@ -34,8 +34,8 @@ pub(super) async fn run(
     let (mut places, mut contexts) = (Vec::new(), Vec::new());
     let mut held_up = HeldUp::default();
     for (place, (context, expires)) in members.into_iter().enumerate() {
-        if now >= expires || context.is_cancelled() || held_up.holds(&context) {
-            held_up.hold(&context);
+        if now >= expires || context.is_cancelled() || held_up.holds(place, &context) {
+            held_up.hold(place, &context);
             // As for a single message.
             ends(place, End::Outcome(Outcome::Release));
         } else {
@@ -81,7 +81,7 @@ impl BatchRun<'_> {
         let mut held_up = HeldUp::default();
         let mut answer = |held_up: &mut HeldUp, place: usize, given: Answer| {
             if let Some(context) = batch.get(place) {
-                answer(place, held_up.judge(context, given));
+                answer(place, held_up.judge(place, context, given));
             }
         };
         let mut search = Search::default();
@@ -92,7 +92,7 @@ impl BatchRun<'_> {
             for place in part {
                 match batch
                     .get(place)
-                    .and_then(|one| end_before_run(one, &held_up))
+                    .and_then(|one| end_before_run(place, one, &held_up))
                 {
                     Some(over) => answer(&mut held_up, place, over),
                     None => left.push(place),
@@ -107,7 +107,9 @@ impl BatchRun<'_> {
                 }
                 // Those that are left may be behind them.
                 part.retain(|place| {
-                    let is_held_up = batch.get(*place).is_some_and(|one| held_up.holds(one));
+                    let is_held_up = batch
+                        .get(*place)
+                        .is_some_and(|one| held_up.holds(*place, one));
                     if is_held_up {
                         answer(&mut held_up, *place, Err(Failure::not_reached()));
                     }
@@ -183,11 +185,11 @@ impl BatchRun<'_> {
 }
 
 /// The answer for a message that is not to be run again, if it is not.
-fn end_before_run(context: &Context, held_up: &HeldUp) -> Option<Answer> {
+fn end_before_run(place: usize, context: &Context, held_up: &HeldUp) -> Option<Answer> {
     if context.is_held_by(Hold::Settled) {
         return Some(Ok(Completion::already_settled()));
     }
-    if held_up.holds(context) {
+    if held_up.holds(place, context) {
         return Some(Err(Failure::not_reached()));
     }
     match (context.is_cancelled(), context.is_untouched()) {

@@ -48,8 +48,8 @@ impl<H: Handler> BatchHandler for OneByOne<H> {
         for context in batch {
             context.set_untouched(true);
         }
-        for context in batch {
-            let answer = if held_up.holds(context) || context.is_cancelled() {
+        for (place, context) in batch.iter().enumerate() {
+            let answer = if held_up.holds(place, context) || context.is_cancelled() {
                 Err(Failure::not_reached())
             } else {
                 context.set_untouched(false);
@@ -59,7 +59,7 @@ impl<H: Handler> BatchHandler for OneByOne<H> {
                 context.answer(ended.clone().map_err(Failure::or_retry));
                 ended
             };
-            answers.push(held_up.judge(context, answer));
+            answers.push(held_up.judge(place, context, answer));
         }
         Ok(answers.into())
     }

@@ -397,12 +397,12 @@ fn keep_in_order(
         let Some(context) = batch.get(*place) else {
             return false;
         };
-        if held_up.holds(context) {
+        if held_up.holds(*place, context) {
             set(answers, *place, Err(Failure::not_reached()));
             return false;
         }
         if !is_left {
-            held_up.hold(context);
+            held_up.hold(*place, context);
         }
         is_left
     });

@@ -273,6 +273,40 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
     assert_eq!(spy.record("k-1").await.attempts.started, 0);
 }
 
+/// The store's clock jumps: the first is claimed again by this worker, and the others are lost. Then the batch is timed
+/// out, and the first half has one of these.
+#[tokio::test(start_paused = true)]
+async fn what_is_done_counts_although_the_one_behind_was_lost_before() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all((0..3).map(|n| in_order(n, "k"))).await;
+    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
+    let handler = one_by_one(move |context: Context| {
+        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
+        async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            seen.add(&Batch::new(vec![context]));
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler)
+        .batches(Batches::up_to(10).runs(10))
+        .retry(at_once());
+    let builder = processor(&spy, router.timeout(Duration::from_secs(30)));
+    let processor = builder.lease(Duration::from_secs(60)).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let jump = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        spy.clock.advance(Duration::from_secs(120));
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), jump);
+    assert_eq!(runs.all().concat(), ["0", "1", "2"]);
+    assert_eq!(summary.unwrap().processed, 3);
+}
+
 /// Its outcome is stored and not answered when the message is purged, and comes again as a new one.
 #[tokio::test(start_paused = true)]
 async fn a_message_of_the_same_key_is_not_taken_for_what_is_held() {
