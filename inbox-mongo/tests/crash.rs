@@ -46,6 +46,9 @@ struct Database {
 /// while the run waits for them.
 const LIFETIME: u64 = 5;
 
+/// How long an operation may take, so that connections that have gone silent are noticed.
+const PATIENCE: Duration = Duration::from_secs(10);
+
 /// The server to harm, if there is one.
 fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
     let lifetime = format!("transactionLifetimeLimitSeconds={LIFETIME}");
@@ -100,6 +103,7 @@ impl Target for Database {
         let url = format!("{address}{separator}serverSelectionTimeoutMS=2000");
         let options = MongoOptions::from_url(&url)?
             .database(DATABASE)
+            .operation_timeout(PATIENCE)
             .transaction_lifetime(Duration::from_secs(LIFETIME));
         // The server may just be restarting.
         let mut tries = 0;

@@ -25,8 +25,9 @@ use crate::needs::{BoxError, Need, Unable};
 const BACKLOG: u64 = 250;
 /// Kills of workers for each fault of the server, unless something else is wanted.
 const KILLS_PER_FAULT: u64 = 10;
-/// Without any progress for so long, a run is given up.
-const STUCK: Duration = Duration::from_secs(30);
+/// Without any progress for so long, a run is given up: all workers may be waiting for connections that have gone
+/// silent.
+const STUCK: Duration = Duration::from_secs(60);
 const TICK: Duration = Duration::from_millis(15);
 /// A receiver's first message is so far behind the last one that was sent.
 const OVERLAP: u64 = 50;

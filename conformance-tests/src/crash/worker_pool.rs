@@ -23,6 +23,9 @@ use crate::needs::BoxError;
 
 /// How long a worker has for coming to the point at which it is to die.
 const PATIENCE: Duration = Duration::from_secs(2);
+/// How long a worker has for ending what it is at: a settlement is repeated, and may meet one silent connection
+/// after the other.
+const LONGEST_END: Duration = Duration::from_secs(120);
 
 struct Process {
     number: u32,
@@ -203,9 +206,14 @@ impl WorkerPool {
             process.tell(Order::Finish).await?;
         }
         for process in &mut leaving {
-            let status = timeout(Duration::from_secs(30), process.child.wait())
+            let status = timeout(LONGEST_END, process.child.wait())
                 .await
-                .map_err(|_| format!("worker {} did not finish within 30 s", process.number))??;
+                .map_err(|_| {
+                    format!(
+                        "worker {} did not finish within {LONGEST_END:?}",
+                        process.number
+                    )
+                })??;
             process.log.read(history)?;
             if !status.success() {
                 return Err(format!("worker {} failed: {status}", process.number).into());
