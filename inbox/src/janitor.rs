@@ -345,7 +345,7 @@ impl Janitor {
     }
 
     /// How it does at this moment, for a probe of a program without a [`Service`](crate::Service), which also
-    /// asks the store: whether its loop turns, and whether its last sweep failed. Asks nobody.
+    /// asks the store: whether its loop turns, whether its last sweep failed, and when one last ended well. Asks nobody.
     #[must_use]
     pub fn health(&self) -> PartHealth {
         PartHealth::alone("janitor", &self.vitals, None)
@@ -359,6 +359,7 @@ impl Janitor {
                 match self.sweep_in_window(&mut total).await {
                     Ok(()) => {
                         self.vitals.over(SWEEP);
+                        self.vitals.success();
                         telemetry::swept();
                         tracing::debug!(?total, "swept");
                     }

@@ -21,6 +21,8 @@ pub(crate) struct Vitals(Arc<Mutex<State>>);
 struct State {
     /// None while nothing runs.
     turned: Option<Instant>,
+    /// When its work last went well.
+    succeeded: Option<Instant>,
     /// What for, and why. They are few: one per handler at most.
     troubles: BTreeMap<Cow<'static, str>, String>,
 }
@@ -49,6 +51,16 @@ impl Vitals {
 
     pub(crate) fn over(&self, what: &str) {
         self.state().troubles.remove(what);
+    }
+
+    /// Says that a round of its work has gone well.
+    pub(crate) fn success(&self) {
+        self.state().succeeded = Some(Instant::now());
+    }
+
+    /// How long ago a round of its work went well; `None` before the first.
+    pub(crate) fn last_success(&self) -> Option<Duration> {
+        self.state().succeeded.map(|at| at.elapsed())
     }
 
     /// For how long the loop has not turned; `None` while nothing runs.
@@ -95,8 +107,13 @@ mod tests {
         assert_eq!(vitals.stalled(), Some(Duration::ZERO));
         vitals.trouble("source", "away");
         assert_eq!(vitals.troubles(), ["source: away"]);
+        assert_eq!(vitals.last_success(), None);
+        vitals.success();
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(vitals.last_success(), Some(Duration::from_secs(2)));
         drop(watching);
         assert_eq!(vitals.stalled(), None);
+        assert_eq!(vitals.last_success(), None);
         assert_eq!(vitals.troubles(), Vec::<String>::new());
     }
 }

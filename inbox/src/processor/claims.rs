@@ -286,6 +286,7 @@ impl Driver {
             }
             Err(error) => return self.fail(error),
         };
+        self.config.vitals.success();
         for index in &lanes {
             if let Some(served) = self.config.served.get(*index) {
                 served.metrics.asked();

@@ -119,6 +119,7 @@ async fn store_and_finish<D: Delivery>(
         ("kept", report.kept),
     ];
     telemetry::received(source, outcomes, report.elapsed);
+    receiver.vitals.success();
     if let Some(on_batch) = &receiver.on_batch
         && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
     {

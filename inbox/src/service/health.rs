@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 use super::part::Part;
 use crate::{
@@ -69,6 +69,11 @@ pub struct PartHealth {
     /// What keeps it from its work at present, and why: an outage, a backlog that holds its source back,
     /// a circuit or pause, a failure after which it is restarted. Empty when all is well.
     pub degraded: Vec<String>,
+    /// How long ago its work last went well: a processor's claim was answered, a receiver's batch stored, a
+    /// janitor's sweep ended, be it with nothing to do. `None` before that, when it does not run, and of other
+    /// parts. As JSON it is `last_success_seconds`.
+    #[serde(rename = "last_success_seconds", serialize_with = "seconds")]
+    pub last_success: Option<Duration>,
 }
 
 /// Where a part stands.
@@ -88,6 +93,15 @@ pub enum Stage {
     Failed,
 }
 
+fn seconds<S: Serializer>(
+    duration: &Option<Duration>,
+    serializer: S,
+) -> std::result::Result<S::Ok, S::Error> {
+    duration
+        .map(|duration| duration.as_secs_f64())
+        .serialize(serializer)
+}
+
 impl PartHealth {
     /// Of a part that no service runs.
     pub(crate) fn alone(name: &str, vitals: &Vitals, gate: Option<&BacklogGate>) -> Self {
@@ -100,6 +114,7 @@ impl PartHealth {
             },
             is_live: stalled.is_none_or(turns),
             degraded: degraded(vitals, gate),
+            last_success: vitals.last_success(),
         }
     }
 }
@@ -256,6 +271,7 @@ impl Board {
             stage,
             is_live: self.is_live(),
             degraded,
+            last_success: self.0.vitals.last_success(),
         }
     }
 }
