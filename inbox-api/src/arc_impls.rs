@@ -6,9 +6,9 @@ use async_trait::async_trait;
 
 use crate::{
     Begun, Capabilities, ClaimRequest, Claims, Due, Edit, Extended, Filter, HandlerName,
-    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
-    PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store,
-    Subscription,
+    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice,
+    Statistics, Store, Subscription,
 };
 
 #[async_trait]
@@ -87,6 +87,10 @@ impl<S: Schema + ?Sized> Schema for Arc<S> {
 
 #[async_trait]
 impl<S: Operate + ?Sized> Operate for Arc<S> {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        (**self).signed_by(operator)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         (**self).get(key).await
     }

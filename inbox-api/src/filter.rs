@@ -39,8 +39,24 @@ pub struct Filter {
     pub due_within: Option<Duration>,
     /// With at least this many attempts started: see [`Attempts::started`](crate::Attempts::started).
     pub min_started: Option<u32>,
+    /// With at most this many attempts started.
+    pub max_started: Option<u32>,
+    /// That hold their ordering key up: see
+    /// [`Record::blocks_ordering_key`](crate::Record::blocks_ordering_key). Selects dead messages only.
+    pub blocking: bool,
     /// Whose last error contains this text, byte for byte.
     pub error_contains: Option<String>,
     /// Whose last error is of this type: see [`ErrorType::of`].
     pub error_type: Option<ErrorType>,
+}
+
+impl Filter {
+    /// The states in which what it selects can be; empty means any.
+    #[must_use]
+    pub fn possible_states(&self) -> &[State] {
+        if self.blocking && self.states.is_empty() {
+            return &[State::Dead];
+        }
+        &self.states
+    }
 }

@@ -1,4 +1,4 @@
-//! What became of a message's earlier attempts.
+//! What became of a message before: attempts that failed, and what operators did.
 
 use std::{
     borrow::Cow,
@@ -6,9 +6,9 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
-use crate::{Outcome, WorkerName, from_micros, store::cut_text, to_micros};
+use crate::{Edit, OperatorName, Outcome, WorkerName, from_micros, store::cut_text, to_micros};
 
 /// One attempt that ended with an error: retried, dead, or deferred with a reason.
 ///
@@ -40,9 +40,6 @@ pub struct PastAttempt {
 }
 
 impl PastAttempt {
-    /// The most that are kept of one message: the newest.
-    pub const KEPT: usize = 10;
-
     /// The longest error text of a past attempt, in bytes.
     pub const MAX_ERROR_BYTES: usize = 1024;
 
@@ -60,24 +57,157 @@ impl PastAttempt {
             .duration_since(self.leased_at)
             .unwrap_or_default()
     }
+}
 
-    /// Appends it to a message's history, and drops the oldest of more than [`KEPT`](Self::KEPT).
-    pub fn append_to(self, history: &mut Vec<Self>) {
-        history.push(self);
-        history.drain(..history.len().saturating_sub(Self::KEPT));
+/// What an operator did to a message through a handle that [signs](crate::Operate::signed_by).
+///
+/// Its JSON is what stores keep, as that of [`PastAttempt`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PastIntervention {
+    /// What was done.
+    #[serde(rename = "intervention")]
+    pub kind: InterventionKind,
+    /// When, by the store's clock.
+    #[serde(with = "micros")]
+    pub at: SystemTime,
+    /// Who did it.
+    pub by: OperatorName,
+}
+
+/// What a [`PastIntervention`] did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum InterventionKind {
+    /// [`Operate::replay`](crate::Operate::replay) with the payload and headers that were there.
+    Replayed,
+    /// The same with others.
+    Edited,
+    /// [`Operate::reschedule`](crate::Operate::reschedule).
+    Rescheduled,
+    /// [`Operate::discard`](crate::Operate::discard).
+    Discarded,
+}
+
+impl InterventionKind {
+    /// That of a replay with `edit`.
+    #[must_use]
+    pub fn of_replay(edit: &Edit) -> Self {
+        if *edit == Edit::default() {
+            Self::Replayed
+        } else {
+            Self::Edited
+        }
     }
 
-    /// Reads a history as stores keep it, a JSON array of past attempts.
+    /// The name, as [`Display`](fmt::Display) and JSON show it and as stores keep it: stable for ever.
+    #[must_use]
+    pub fn as_str(self) -> &'static str {
+        match self {
+            Self::Replayed => "replayed",
+            Self::Edited => "edited",
+            Self::Rescheduled => "rescheduled",
+            Self::Discarded => "discarded",
+        }
+    }
+}
+
+impl fmt::Display for InterventionKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.as_str())
+    }
+}
+
+/// What is kept of what became of a message: see [`Record::history`](crate::Record::history) and
+/// [`Record::interventions`](crate::Record::interventions). Each in order of time.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct History {
+    /// Attempts that failed.
+    pub attempts: Vec<PastAttempt>,
+    /// What operators did.
+    pub interventions: Vec<PastIntervention>,
+}
+
+/// One entry, as stores keep it.
+#[derive(Serialize, Deserialize)]
+#[serde(untagged)]
+enum Entry {
+    Attempt(PastAttempt),
+    Intervention(PastIntervention),
+}
+
+impl History {
+    /// The most entries that are kept of one message, of both kinds together: the newest.
+    pub const KEPT: usize = 10;
+
+    /// Reads a history as stores keep it: a JSON array of past attempts and interventions, in order of time.
     ///
     /// # Errors
     /// A one-line reason when `json` is anything else. The reason does not repeat the text.
-    pub fn list_from_json(json: &str) -> Result<Vec<Self>, String> {
-        serde_json::from_str(json).map_err(|e| {
+    pub fn from_json(json: &str) -> Result<Self, String> {
+        let entries: Vec<Entry> = serde_json::from_str(json).map_err(|e| {
             format!(
-                "history is not a JSON array of past attempts (column {})",
+                "history is not a JSON array of past attempts and interventions (column {})",
                 e.column()
             )
-        })
+        })?;
+        Ok(Self::of(entries))
+    }
+
+    fn of(entries: Vec<Entry>) -> Self {
+        let mut history = Self::default();
+        for entry in entries {
+            match entry {
+                Entry::Attempt(attempt) => history.attempts.push(attempt),
+                Entry::Intervention(done) => history.interventions.push(done),
+            }
+        }
+        history
+    }
+
+    /// Appends an attempt, and drops the oldest entries of more than [`KEPT`](Self::KEPT).
+    pub fn add_attempt(&mut self, attempt: PastAttempt) {
+        self.attempts.push(attempt);
+        self.forget();
+    }
+
+    /// Appends an intervention, and drops the oldest entries of more than [`KEPT`](Self::KEPT).
+    pub fn add_intervention(&mut self, done: PastIntervention) {
+        self.interventions.push(done);
+        self.forget();
+    }
+
+    fn forget(&mut self) {
+        while self.attempts.len() + self.interventions.len() > Self::KEPT {
+            let attempt = self.attempts.first().map(|attempt| attempt.ended_at);
+            let done = self.interventions.first().map(|done| done.at);
+            if done.is_none() || attempt.is_some_and(|at| done.is_some_and(|done| at <= done)) {
+                self.attempts.remove(0);
+            } else {
+                self.interventions.remove(0);
+            }
+        }
+    }
+}
+
+/// In order of time, as [`from_json`](History::from_json) reads it.
+impl Serialize for History {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let attempts = self.attempts.iter().cloned().map(Entry::Attempt);
+        let interventions = self.interventions.iter().cloned();
+        let mut entries: Vec<Entry> = attempts
+            .chain(interventions.map(Entry::Intervention))
+            .collect();
+        entries.sort_by_key(|entry| match entry {
+            Entry::Attempt(attempt) => attempt.ended_at,
+            Entry::Intervention(done) => done.at,
+        });
+        entries.serialize(serializer)
+    }
+}
+
+impl<'de> Deserialize<'de> for History {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        Vec::<Entry>::deserialize(deserializer).map(Self::of)
     }
 }
 
@@ -126,9 +256,7 @@ impl fmt::Display for AttemptEnd {
 
 /// Times as stores keep them.
 mod micros {
-    use serde::{Deserializer, Serializer};
-
-    use super::{Deserialize, SystemTime, from_micros, to_micros};
+    use super::{Deserialize, Deserializer, Serializer, SystemTime, from_micros, to_micros};
 
     pub(super) fn serialize<S: Serializer>(
         time: &SystemTime,
@@ -168,14 +296,15 @@ mod tests {
             r#""ended_at":1700000000250001,"end":"retried","error":"a \"quoted\" ä"}]"#,
         );
         assert_eq!(serde_json::to_string(&[past(3)]).unwrap(), json);
-        assert_eq!(PastAttempt::list_from_json(json), Ok(vec![past(3)]));
+        let read = History::from_json(json).unwrap();
+        assert_eq!((read.attempts, read.interventions), (vec![past(3)], vec![]));
         for (from, to) in [
             ("retried", "lost"),
             ("\"w\"", "\"\""),
             ("3", "-3"),
             ("]", ""),
         ] {
-            let reason = PastAttempt::list_from_json(&json.replacen(from, to, 1)).unwrap_err();
+            let reason = History::from_json(&json.replacen(from, to, 1)).unwrap_err();
             assert!(!reason.contains("quoted"), "{reason}");
         }
     }
@@ -198,14 +327,54 @@ mod tests {
         assert_eq!(back.took(), Duration::ZERO);
     }
 
+    fn done(at: i64) -> PastIntervention {
+        PastIntervention {
+            kind: InterventionKind::Edited,
+            at: from_micros(at),
+            by: OperatorName::new("a \"b\"").unwrap(),
+        }
+    }
+
+    #[test]
+    fn interventions_stand_among_attempts() {
+        let intervention = r#"{"intervention":"edited","at":1700000000250002,"by":"a \"b\""}"#;
+        let other = done(1_700_000_000_250_002);
+        assert_eq!(serde_json::to_string(&other).unwrap(), intervention);
+        let attempt = serde_json::to_string(&past(1)).unwrap();
+        let read = History::from_json(&format!("[{attempt},{intervention}]")).unwrap();
+        assert_eq!(
+            (read.attempts, read.interventions),
+            (vec![past(1)], vec![other])
+        );
+        for kind in [
+            InterventionKind::Replayed,
+            InterventionKind::Edited,
+            InterventionKind::Rescheduled,
+            InterventionKind::Discarded,
+        ] {
+            assert_eq!(serde_json::to_string(&kind).unwrap(), format!("\"{kind}\""));
+        }
+    }
+
     #[test]
     fn the_newest_are_kept() {
-        let mut history = Vec::new();
+        let mut history = History::default();
         for attempt in 1..=12 {
-            past(attempt).append_to(&mut history);
+            history.add_attempt(past(attempt));
         }
-        let numbers: Vec<u32> = history.iter().map(|past| past.attempt).collect();
-        assert_eq!(numbers, (3..=12).collect::<Vec<u32>>());
+        let numbers = |history: &History| -> Vec<u32> {
+            history.attempts.iter().map(|past| past.attempt).collect()
+        };
+        assert_eq!(numbers(&history), (3..=12).collect::<Vec<u32>>());
+        history.add_intervention(done(1_700_000_000_250_002));
+        assert_eq!(numbers(&history), (4..=12).collect::<Vec<u32>>());
+        for at in 3..=12 {
+            history.add_intervention(done(1_700_000_000_250_000 + at));
+        }
+        assert_eq!(
+            (history.attempts.len(), history.interventions.len()),
+            (0, 10)
+        );
     }
 
     #[test]

@@ -72,11 +72,12 @@ pub use error_type::ErrorType;
 pub use filter::Filter;
 pub use fingerprint::Fingerprint;
 pub use headers::Headers;
-pub use history::{AttemptEnd, PastAttempt};
+pub use history::{AttemptEnd, History, InterventionKind, PastAttempt, PastIntervention};
 pub use lease::{Attempts, FencingToken, Lease, LeaseTerms, Leased};
 pub use message::{DEFAULT_PAYLOAD_LIMIT, Due, Event, Message, check_size};
 pub use names::{
-    ContentType, HandlerName, InboxName, Key, Kind, MessageId, OrderingKey, WorkerName,
+    ContentType, HandlerName, InboxName, Key, Kind, MessageId, OperatorName, OrderingKey,
+    WorkerName,
 };
 pub use operate::{Cursor, Edit, Intervention, Listing, Operate, Page, Progress, Slice};
 pub use record::Record;

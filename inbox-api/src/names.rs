@@ -170,6 +170,13 @@ text_type!(
     128
 );
 
+text_type!(
+    /// Who intervenes, for people to read: an operator, or the program that acts for one.
+    OperatorName,
+    "operator name",
+    128
+);
+
 /// What makes a message unique in an inbox: the handler and the message id together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Key {

@@ -1,14 +1,14 @@
 //! The operator's side of a store: look, replay, reschedule, discard, pause and purge.
 
-use std::fmt;
+use std::{fmt, sync::Arc};
 
 use async_trait::async_trait;
 use bytes::Bytes;
 use serde::Serialize;
 
 use crate::{
-    CorruptRow, Due, Filter, HandlerName, Headers, Invalid, Key, PurgeRequest, Record, Result,
-    State, Statistics, check_size,
+    CorruptRow, Due, Filter, HandlerName, Headers, Invalid, Key, OperatorName, PurgeRequest,
+    Record, Result, State, Statistics, check_size,
 };
 
 /// A place in a listing: opaque, and good for as long as the inbox exists.
@@ -176,6 +176,11 @@ pub enum Intervention {
 /// As [`Store`](crate::Store); also `Invalid` for a cursor that is not this store's.
 #[async_trait]
 pub trait Operate: Send + Sync {
+    /// A handle on the same inbox that signs: each message that it replays, reschedules or discards, alone or
+    /// in a slice, keeps what was done, when and by whom, in [`Record::interventions`]. A change through
+    /// another handle leaves no such note.
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate>;
+
     /// One message, with payload, result and history; `None` when its key is not known.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use bytes::Bytes;
 
 use crate::{
     Attempts, ContentType, Cursor, Fingerprint, Headers, Key, Kind, Message, OrderingKey,
-    PastAttempt, State, WorkerName,
+    PastAttempt, PastIntervention, State, WorkerName,
 };
 
 /// A message with all that the store knows about it. Times are by the store's clock.
@@ -57,9 +57,12 @@ pub struct Record {
     /// replay.
     pub last_error: Option<String>,
     /// What became of earlier attempts that ended with an error, oldest first: the newest
-    /// [`PastAttempt::KEPT`]. It stays until the key goes, over replays, edits, discards and dropped
+    /// [`History::KEPT`](crate::History::KEPT). It stays until the key goes, over replays, edits, discards and dropped
     /// payloads. Empty when the listing did not ask for payloads.
     pub history: Vec<PastAttempt>,
+    /// What operators did to it through handles that [sign](crate::Operate::signed_by), the oldest first. Kept as
+    /// long as the history, and with it the newest [`History::KEPT`](crate::History::KEPT).
+    pub interventions: Vec<PastIntervention>,
     /// Whether this dead message blocks its ordering key; never true of one that has none.
     pub blocks_ordering_key: bool,
     /// What the handler stored; `None` when nothing, or when the listing did not ask for it. It goes
@@ -112,6 +115,7 @@ impl fmt::Debug for Record {
             .field("finished_at", &self.finished_at)
             .field("last_error", &self.last_error)
             .field("history", &self.history)
+            .field("interventions", &self.interventions)
             .field("blocks_ordering_key", &self.blocks_ordering_key)
             .field("cursor", &self.cursor)
             .finish_non_exhaustive()

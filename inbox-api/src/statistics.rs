@@ -13,6 +13,9 @@ pub struct HandlerStatistics {
     pub handler: HandlerName,
     /// Messages that wait, those whose lease has run out included.
     pub pending: u64,
+    /// Those of the pending that a claim would take now, were the handler not paused; of an ordering key
+    /// the first. Counted up to [`DUE_COUNTED`](Self::DUE_COUNTED), so that a deep backlog costs nothing.
+    pub due: u64,
     /// Messages under a lease that has not run out.
     pub leased: u64,
     /// Messages whose handler has completed.
@@ -37,12 +40,16 @@ pub struct HandlerStatistics {
 }
 
 impl HandlerStatistics {
+    /// Up to how many due messages are counted. This number means so many or more.
+    pub const DUE_COUNTED: u64 = 1000;
+
     /// A handler without messages.
     #[must_use]
     pub fn empty(handler: HandlerName) -> Self {
         Self {
             handler,
             pending: 0,
+            due: 0,
             leased: 0,
             processed: 0,
             dead: 0,

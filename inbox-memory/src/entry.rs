@@ -8,9 +8,13 @@ use std::time::Duration;
 
 use inbox_api::{
     AfterDead, AttemptEnd, Attempts, Bytes, ContentType, Due, Edit, Extended, FencingToken,
-    Fingerprint, Headers, Intervention, Key, Kind, Lease, LeaseTerms, Leased, Message, OrderingKey,
-    Outcome, PastAttempt, Settled, State, WorkerName, duration_micros, error_text, from_micros,
+    Fingerprint, Headers, History, Intervention, InterventionKind, Key, Kind, Lease, LeaseTerms,
+    Leased, Message, OperatorName, OrderingKey, Outcome, PastAttempt, PastIntervention, Settled,
+    State, WorkerName, duration_micros, error_text, from_micros,
 };
+
+/// Who signs an intervention, if anyone does.
+pub(crate) type Signature<'a> = Option<&'a OperatorName>;
 
 /// Where an entry stands, as stored: a lease that has run out is still a lease here.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +50,7 @@ pub(crate) struct Entry {
     pub(crate) leased_at: Option<i64>,
     pub(crate) worker: Option<WorkerName>,
     pub(crate) last_error: Option<String>,
-    pub(crate) history: Vec<PastAttempt>,
+    pub(crate) history: History,
 }
 
 impl Entry {
@@ -71,7 +75,7 @@ impl Entry {
             leased_at: None,
             worker: None,
             last_error: None,
-            history: Vec::new(),
+            history: History::default(),
         }
     }
 
@@ -251,7 +255,7 @@ impl Entry {
 
     /// Makes a final entry pending again, as if it had just been accepted. The token stays, so
     /// that tokens go on growing.
-    pub(crate) fn replay(&mut self, edit: &Edit, now: i64) -> Intervention {
+    pub(crate) fn replay(&mut self, edit: &Edit, by: Signature<'_>, now: i64) -> Intervention {
         if self.final_state().is_none() {
             return Intervention::WrongState(self.visible_state(now));
         }
@@ -262,6 +266,7 @@ impl Entry {
         if let Some(headers) = &edit.headers {
             self.headers = headers.clone();
         }
+        self.sign(InterventionKind::of_replay(edit), by, now);
         self.standing = Standing::Pending;
         self.due_at = now;
         self.attempts = Attempts::default();
@@ -271,7 +276,13 @@ impl Entry {
     }
 
     /// Makes a pending entry due at another time. `token` replaces that of a lease that has run out.
-    pub(crate) fn reschedule(&mut self, due: Due, token: FencingToken, now: i64) -> Intervention {
+    pub(crate) fn reschedule(
+        &mut self,
+        due: Due,
+        token: FencingToken,
+        by: Signature<'_>,
+        now: i64,
+    ) -> Intervention {
         let state = self.visible_state(now);
         if state != State::Pending {
             return Intervention::WrongState(state);
@@ -281,6 +292,7 @@ impl Entry {
             self.token = token;
         }
         self.due_at = due.resolve(now);
+        self.sign(InterventionKind::Rescheduled, by, now);
         Intervention::Done
     }
 
@@ -309,7 +321,12 @@ impl Entry {
 
     /// Gives a pending or dead entry up. `token` replaces that of a lease that has run out, so
     /// that its holder learns that the message is no longer its own.
-    pub(crate) fn discard(&mut self, token: FencingToken, now: i64) -> Intervention {
+    pub(crate) fn discard(
+        &mut self,
+        token: FencingToken,
+        by: Signature<'_>,
+        now: i64,
+    ) -> Intervention {
         let state = self.visible_state(now);
         if !matches!(state, State::Pending | State::Dead) {
             return Intervention::WrongState(state);
@@ -318,6 +335,7 @@ impl Entry {
             self.token = token;
         }
         self.standing = Standing::Discarded { at: now };
+        self.sign(InterventionKind::Discarded, by, now);
         Intervention::Done
     }
 
@@ -328,7 +346,7 @@ impl Entry {
         else {
             return;
         };
-        PastAttempt {
+        self.history.add_attempt(PastAttempt {
             attempt: self.attempts.started,
             replays: self.replays,
             worker: worker.clone(),
@@ -336,8 +354,18 @@ impl Entry {
             ended_at: from_micros(now),
             end,
             error: PastAttempt::error_text(error).into_owned(),
+        });
+    }
+
+    /// Adds to the history who did what.
+    fn sign(&mut self, kind: InterventionKind, by: Signature<'_>, now: i64) {
+        if let Some(by) = by {
+            self.history.add_intervention(PastIntervention {
+                kind,
+                at: from_micros(now),
+                by: by.clone(),
+            });
         }
-        .append_to(&mut self.history);
     }
 
     fn finish_attempt(&mut self) {

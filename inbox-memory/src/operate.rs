@@ -5,16 +5,24 @@ mod pauses;
 mod purge;
 mod records;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::{queues::Queues, store::MemoryStore};
 
 #[async_trait]
 impl Operate for MemoryStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         self.open()
             .map(|queues| records::get(queues, key))
@@ -41,37 +49,43 @@ impl Operate for MemoryStore {
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
         self.open()
-            .and_then(|queues| interventions::replay(queues, key, edit))
+            .and_then(|queues| interventions::replay(queues, key, edit, self.operator.as_ref()))
             .map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         self.open()
-            .and_then(|queues| interventions::replay_slice(queues, filter, slice))
+            .and_then(|queues| {
+                interventions::replay_slice(queues, filter, slice, self.operator.as_ref())
+            })
             .map_err(|error| error.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
         self.open()
-            .map(|queues| interventions::reschedule(queues, key, due))
+            .map(|queues| interventions::reschedule(queues, key, due, self.operator.as_ref()))
             .map_err(|error| error.in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
         self.open()
-            .and_then(|queues| interventions::reschedule_slice(queues, filter, slice, due))
+            .and_then(|queues| {
+                interventions::reschedule_slice(queues, filter, slice, due, self.operator.as_ref())
+            })
             .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
         self.open()
-            .map(|queues| interventions::discard(queues, key))
+            .map(|queues| interventions::discard(queues, key, self.operator.as_ref()))
             .map_err(|error| error.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
         self.open()
-            .and_then(|queues| interventions::discard_slice(queues, filter, slice))
+            .and_then(|queues| {
+                interventions::discard_slice(queues, filter, slice, self.operator.as_ref())
+            })
             .map_err(|error| error.in_operation("discard_slice"))
     }
 

@@ -12,7 +12,7 @@ use inbox_api::{
 };
 
 use crate::{
-    entry::{Entry, Standing},
+    entry::{Entry, Signature, Standing},
     index::{Head, Index, Moment},
 };
 
@@ -228,23 +228,35 @@ impl Queue {
         }
     }
 
-    pub(crate) fn replay(&mut self, id: &MessageId, edit: &Edit, now: i64) -> Intervention {
-        self.intervene(id, now, |entry| entry.replay(edit, now))
+    pub(crate) fn replay(
+        &mut self,
+        id: &MessageId,
+        edit: &Edit,
+        by: Signature<'_>,
+        now: i64,
+    ) -> Intervention {
+        self.intervene(id, now, |entry| entry.replay(edit, by, now))
     }
 
-    pub(crate) fn reschedule(&mut self, id: &MessageId, due: Due, now: i64) -> Intervention {
+    pub(crate) fn reschedule(
+        &mut self,
+        id: &MessageId,
+        due: Due,
+        by: Signature<'_>,
+        now: i64,
+    ) -> Intervention {
         if let Some(entry) = self.get(id)
             && entry.has_run_out(now)
         {
             self.end_run_behind(entry.seq, now);
         }
         let token = self.draw_token(now);
-        self.intervene(id, now, |entry| entry.reschedule(due, token, now))
+        self.intervene(id, now, |entry| entry.reschedule(due, token, by, now))
     }
 
-    pub(crate) fn discard(&mut self, id: &MessageId, now: i64) -> Intervention {
+    pub(crate) fn discard(&mut self, id: &MessageId, by: Signature<'_>, now: i64) -> Intervention {
         let token = self.draw_token(now);
-        self.intervene(id, now, |entry| entry.discard(token, now))
+        self.intervene(id, now, |entry| entry.discard(token, by, now))
     }
 
     /// The entries that became `state` no later than `cutoff`, the longest-finished first.
@@ -321,6 +333,9 @@ impl Queue {
         let since = |at: i64| Duration::from_micros(now.saturating_sub(at).unsigned_abs());
         let mut statistics = HandlerStatistics {
             paused: self.is_paused,
+            due: self
+                .index
+                .count_claimable(now, HandlerStatistics::DUE_COUNTED),
             leased,
             processed: finished(State::Processed),
             dead: finished(State::Dead),

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Bytes, Cursor, ErrorType, Filter, Message, Record, State, duration_micros, from_micros,
-    headers::CORRELATION_ID,
+    Bytes, Cursor, ErrorType, Filter, History, Message, Record, State, duration_micros,
+    from_micros, headers::CORRELATION_ID,
 };
 
 use crate::entry::{Entry, Standing};
@@ -36,6 +36,11 @@ impl Entry {
             Standing::Leased { until } if state == State::Leased => Some(from_micros(until)),
             _ => None,
         };
+        let history = if with_payload {
+            self.history.clone()
+        } else {
+            History::default()
+        };
         Record {
             key: self.key.clone(),
             kind: self.kind.clone(),
@@ -55,11 +60,8 @@ impl Entry {
             worker: self.worker.clone(),
             finished_at: self.final_state().map(|(_, at)| from_micros(at)),
             last_error: self.last_error.clone(),
-            history: if with_payload {
-                self.history.clone()
-            } else {
-                Vec::new()
-            },
+            history: history.attempts,
+            interventions: history.interventions,
             blocks_ordering_key: self.blocks(),
             result: self.result().filter(|_| with_payload),
             cursor: Cursor::from(self.seq),
@@ -105,6 +107,10 @@ impl Entry {
             && filter
                 .min_started
                 .is_none_or(|least| self.attempts.started >= least)
+            && filter
+                .max_started
+                .is_none_or(|most| self.attempts.started <= most)
+            && (!filter.blocking || self.blocks())
             && filter
                 .error_contains
                 .as_deref()

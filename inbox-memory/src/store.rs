@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
+    OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
+    Wakeups as Reach,
 };
 
 use crate::{begin, claim, extend, options::MemoryOptions, queues::Queues, receive, settle};
@@ -16,6 +17,8 @@ use crate::{begin, claim, extend, options::MemoryOptions, queues::Queues, receiv
 #[derive(Clone)]
 pub struct MemoryStore {
     queues: Arc<Queues>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl MemoryStore {
@@ -30,6 +33,7 @@ impl MemoryStore {
     pub fn with(options: MemoryOptions) -> Self {
         Self {
             queues: Arc::new(Queues::new(options)),
+            operator: None,
         }
     }
 

@@ -15,13 +15,13 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, State, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, State, Statistics,
 };
 
 use self::{
     filter::Query,
-    intervention::{Act, intervene, intervene_in_slice},
+    intervention::{Act, What, intervene, intervene_in_slice},
 };
 use crate::{connection::Database, schema::version::checked_task, store::MongoStore};
 
@@ -59,8 +59,21 @@ async fn slice_in_task(
     .await
 }
 
+impl MongoStore {
+    fn act(&self, what: What) -> Act {
+        let by = self.operator.clone();
+        Act { what, by }
+    }
+}
+
 #[async_trait]
 impl Operate for MongoStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         let key = key.clone();
         let found = checked_task(&self.database, |database| async move {
@@ -96,35 +109,41 @@ impl Operate for MongoStore {
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
         let replayed = async {
             edit.check_payload(self.database.options.payload_limit)?;
-            in_task(&self.database, key, Act::Replay(edit.clone())).await
+            in_task(&self.database, key, self.act(What::Replay(edit.clone()))).await
         };
         let replayed: Result<_> = replayed.await;
         replayed.map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let act = Act::Replay(Edit::default());
+        let act = self.act(What::Replay(Edit::default()));
         let progress = slice_in_task(&self.database, filter, slice, act).await;
         progress.map_err(|error| error.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
-        let rescheduled = in_task(&self.database, key, Act::Reschedule(due)).await;
+        let rescheduled = in_task(&self.database, key, self.act(What::Reschedule(due))).await;
         rescheduled.map_err(|error| error.in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        let progress = slice_in_task(&self.database, filter, slice, Act::Reschedule(due)).await;
+        let progress = slice_in_task(
+            &self.database,
+            filter,
+            slice,
+            self.act(What::Reschedule(due)),
+        )
+        .await;
         progress.map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        let discarded = in_task(&self.database, key, Act::Discard).await;
+        let discarded = in_task(&self.database, key, self.act(What::Discard)).await;
         discarded.map_err(|error| error.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = slice_in_task(&self.database, filter, slice, Act::Discard).await;
+        let progress = slice_in_task(&self.database, filter, slice, self.act(What::Discard)).await;
         progress.map_err(|error| error.in_operation("discard_slice"))
     }
 

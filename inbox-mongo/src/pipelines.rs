@@ -15,8 +15,9 @@ mod record;
 mod replay;
 mod reschedule;
 mod settle;
+mod sign;
 
-use inbox_api::{Bytes, State, error_text};
+use inbox_api::{Bytes, History, State, error_text};
 use mongodb::bson::{Binary, Bson, Document, doc, oid::ObjectId, spec::BinarySubtype};
 
 pub(crate) use self::{
@@ -31,6 +32,7 @@ pub(crate) use self::{
     replay::replay,
     reschedule::reschedule,
     settle::{Keeping, settle, sign},
+    sign::sign_intervention,
 };
 use crate::{
     connection::Database,
@@ -97,6 +99,14 @@ fn release() -> Document {
         "started": add("started", -1),
         "lane": CLAIMABLE,
     }
+}
+
+/// The history with another entry, in the form of its JSON, and without the oldest beyond its bound.
+fn with_entry(entry: Document) -> Document {
+    let nothing: [Bson; 0] = [];
+    let before = doc! { "$cond": [{ "$isArray": "$history" }, "$history", nothing.as_slice()] };
+    let newest = -i64::try_from(History::KEPT).unwrap_or(i64::MAX);
+    doc! { "$slice": [{ "$concatArrays": [before, [entry]] }, newest] }
 }
 
 /// Marks a message with an ordering key, instead of the `lane` that `set` has. Claims come to marks

@@ -4,9 +4,9 @@
 use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, HandlerName, Headers,
-    InboxName, Invalid, Key, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey,
-    PastAttempt, Record, State, duration_micros, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, HandlerName, Headers, History,
+    InboxName, Invalid, Key, Lease, LeaseTerms, Leased, Message, MessageId, OrderingKey, Record,
+    State, duration_micros, from_micros,
 };
 use mongodb::bson::{
     Binary, Bson, Document, RawDocumentBuf, cstr, oid::ObjectId, raw::RawBinaryRef,
@@ -322,6 +322,7 @@ pub(crate) fn record(document: &mut Document) -> Decoded<Record> {
         .map(u64::try_from)
         .transpose()
         .map_err(|_| "payloadBytes is out of range")?;
+    let history = history(document)?;
     Ok(Record {
         key: key(document)?,
         kind: required(document, "kind")?,
@@ -350,22 +351,18 @@ pub(crate) fn record(document: &mut Document) -> Decoded<Record> {
         cursor: Cursor::from(integer(document, "seq")?),
         payload: take_bytes(document, "payload")?,
         result: take_bytes(document, "result")?,
-        history: history(document)?,
+        history: history.attempts,
+        interventions: history.interventions,
     })
 }
 
-/// What became of earlier attempts, where the query asked for it.
-fn history(document: &Document) -> Decoded<Vec<PastAttempt>> {
-    let attempts = match document.get("history") {
-        None => return Ok(Vec::new()),
-        Some(Bson::Array(attempts)) => attempts,
-        Some(_) => return Err("history is not an array".into()),
+/// What became of it before, where the query asked for it.
+fn history(document: &Document) -> Decoded<History> {
+    let Some(entries) = document.get("history") else {
+        return Ok(History::default());
     };
-    let attempt = |attempt: &Bson| {
-        let read = mongodb::bson::deserialize_from_bson(attempt.clone());
-        read.map_err(|_| "a past attempt cannot be read".to_owned())
-    };
-    attempts.iter().map(attempt).collect()
+    mongodb::bson::deserialize_from_bson(entries.clone())
+        .map_err(|_| "the history cannot be read".to_owned())
 }
 
 #[cfg(test)]

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups,
+    OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
+    Wakeups,
 };
 use mongodb::Client;
 
@@ -17,6 +18,8 @@ use crate::{begin, claim, connection::Database, extend, options::MongoOptions, r
 #[derive(Clone)]
 pub struct MongoStore {
     pub(crate) database: Arc<Database>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl fmt::Debug for MongoStore {
@@ -56,6 +59,7 @@ impl MongoStore {
             .map_err(|error| error.in_operation("connect"))?;
         Ok(Self {
             database: Arc::new(database),
+            operator: None,
         })
     }
 }

@@ -11,16 +11,24 @@ mod reschedule;
 mod selection;
 mod statistics;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::MySqlStore;
 
 #[async_trait]
 impl Operate for MySqlStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         let record = records::get(self.connection(), key).await;
         record.map_err(|e| e.in_operation("get"))
@@ -42,32 +50,43 @@ impl Operate for MySqlStore {
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
-        let intervention = replay::replay(self.connection(), key, edit).await;
+        let intervention =
+            replay::replay(self.connection(), key, edit, self.operator.as_ref()).await;
         intervention.map_err(|e| e.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = replay::replay_slice(self.connection(), filter, slice).await;
+        let progress =
+            replay::replay_slice(self.connection(), filter, slice, self.operator.as_ref()).await;
         progress.map_err(|e| e.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
-        let intervention = reschedule::reschedule(self.connection(), key, due).await;
+        let intervention =
+            reschedule::reschedule(self.connection(), key, due, self.operator.as_ref()).await;
         intervention.map_err(|e| e.in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        let progress = reschedule::reschedule_slice(self.connection(), filter, slice, due).await;
+        let progress = reschedule::reschedule_slice(
+            self.connection(),
+            filter,
+            slice,
+            due,
+            self.operator.as_ref(),
+        )
+        .await;
         progress.map_err(|e| e.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        let intervention = discard::discard(self.connection(), key).await;
+        let intervention = discard::discard(self.connection(), key, self.operator.as_ref()).await;
         intervention.map_err(|e| e.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = discard::discard_slice(self.connection(), filter, slice).await;
+        let progress =
+            discard::discard_slice(self.connection(), filter, slice, self.operator.as_ref()).await;
         progress.map_err(|e| e.in_operation("discard_slice"))
     }
 

@@ -4,8 +4,8 @@
 use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, Headers, Invalid, Key, Lease,
-    Message, PastAttempt, Record, State, WorkerName, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, FencingToken, Fingerprint, Headers, History, Invalid, Key,
+    Lease, Message, Record, State, WorkerName, from_micros,
 };
 use sqlx::{Decode, MySql, Row as _, mysql::MySqlRow};
 
@@ -70,13 +70,13 @@ fn headers(row: &MySqlRow, index: usize) -> Decoded<Headers> {
     Headers::from_json(string(row, index, "headers")?)
 }
 
-/// A line of JSON for each past attempt.
-fn history(row: &MySqlRow, index: usize) -> Decoded<Vec<PastAttempt>> {
+/// A line of JSON for each past attempt or intervention.
+fn history(row: &MySqlRow, index: usize) -> Decoded<History> {
     if is_null(row, index) {
-        return Ok(Vec::new());
+        return Ok(History::default());
     }
     let lines = string(row, index, "history")?.replace('\n', ",");
-    PastAttempt::list_from_json(&format!("[{lines}]"))
+    History::from_json(&format!("[{lines}]"))
 }
 
 /// Where a row is, for people with the server's own tools.
@@ -148,6 +148,7 @@ pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
     } else {
         Some(string(row, 18, "last error")?.to_owned())
     };
+    let history = history(row, 24)?;
     let record = Record {
         key: Key::new(text(row, 1, "handler")?, text(row, 2, "id")?),
         kind: text(row, 3, "kind")?,
@@ -173,7 +174,8 @@ pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
         blocks_ordering_key: column::<i64>(row, 19, "blocking flag")? == 1,
         result: blob(row, 23, "result")?,
         cursor: Cursor::from(seq),
-        history: history(row, 24)?,
+        history: history.attempts,
+        interventions: history.interventions,
     };
     Ok(Stored {
         seq,

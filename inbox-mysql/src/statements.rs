@@ -2,7 +2,7 @@
 //! names are made of an [`InboxName`](inbox_api::InboxName), which is a plain identifier by
 //! construction, and of a quoted database name.
 
-use inbox_api::PastAttempt;
+use inbox_api::History;
 
 use crate::{
     options::{MySqlOptions, PayloadType, TABLES},
@@ -127,6 +127,7 @@ statements! {
     clear_lock clear
     pause resume paused_list
     discard_lock discard
+    sign_work sign_done
     final_handlers final_range
     purge_select purge_keys purge_lock purge_dead purge_done
     drop_content
@@ -192,7 +193,8 @@ impl Names {
         };
         let columns = include_str!("sql/columns.sql").trim_end();
         let past_attempt = include_str!("sql/past_attempt.sql").trim_end();
-        let past_attempt = past_attempt.replace("{kept_attempts}", &PastAttempt::KEPT.to_string());
+        let kept = History::KEPT.to_string();
+        let past_attempt = past_attempt.replace("{kept_entries}", &kept);
         let mut meanings = vec![
             ("columns", columns.replace("{payload_bytes}", payload_bytes)),
             ("payload_type", payload_type.to_owned()),
@@ -203,6 +205,7 @@ impl Names {
             ("agg", AGGREGATE.to_owned()),
             ("now", NOW.to_owned()),
             ("past_attempt", past_attempt),
+            ("kept_entries", kept),
         ];
         meanings.extend(LISTS.map(|(name, text)| (name, text.to_owned())));
         meanings.extend(TABLES.map(|table| (table, options.table(table))));

@@ -5,7 +5,8 @@ use std::{sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Extended, HandlerName, Lease, LeaseTerms,
-    Message, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups,
+    Message, OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store,
+    Subscription, Wakeups,
 };
 use sqlx::{ConnectOptions as _, Connection as _, MySqlConnection, MySqlPool};
 
@@ -28,6 +29,8 @@ use crate::{
 #[derive(Clone)]
 pub struct MySqlStore {
     pub(crate) inner: Arc<Inner>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl std::fmt::Debug for MySqlStore {
@@ -70,6 +73,7 @@ impl MySqlStore {
         let context = Context::new(options, server);
         Self {
             inner: Arc::new(Inner::new(context, pool)),
+            operator: None,
         }
     }
 

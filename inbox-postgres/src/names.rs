@@ -3,7 +3,7 @@
 
 use std::{fmt, sync::Arc};
 
-use inbox_api::{InboxName, Invalid, PastAttempt};
+use inbox_api::{History, InboxName, Invalid};
 use sqlx::{AssertSqlSafe, SqlSafeStr as _, SqlStr};
 
 use crate::payload::PayloadType;
@@ -106,6 +106,7 @@ const SHARED: &[(&str, &str)] = &[
         include_str!("sql/compact_counters_sometimes.sql"),
     ),
     ("end_runs", include_str!("sql/end_runs.sql")),
+    ("signed", include_str!("sql/signed.sql")),
     ("columns", include_str!("sql/list_columns.sql")),
     ("filter", include_str!("sql/list_filter.sql")),
 ];
@@ -182,7 +183,7 @@ impl Names {
             "payload_out" => "m.payload".to_owned(),
             "payload_bytes" if as_text => "octet_length(m.payload::text)".to_owned(),
             "payload_bytes" => "octet_length(m.payload)".to_owned(),
-            "kept_attempts" => PastAttempt::KEPT.to_string(),
+            "kept_entries" => History::KEPT.to_string(),
             "refusal" => NOT_READ_COMMITTED.to_owned(),
             "width" => PARTITION_WIDTH.to_owned(),
             "lock_timeout" => PARTITION_LOCK_TIMEOUT.to_owned(),

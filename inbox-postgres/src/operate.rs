@@ -10,16 +10,24 @@ mod reschedule;
 mod selection;
 mod statistics;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::{error::in_operation, store::PostgresStore};
 
 #[async_trait]
 impl Operate for PostgresStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         records::get(&self.inner.database, key)
             .await
@@ -45,37 +53,43 @@ impl Operate for PostgresStore {
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
-        replay::replay(&self.inner.database, key, edit)
+        replay::replay(&self.inner.database, key, edit, self.operator.as_ref())
             .await
             .map_err(in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        replay::replay_slice(&self.inner.database, filter, slice)
+        replay::replay_slice(&self.inner.database, filter, slice, self.operator.as_ref())
             .await
             .map_err(in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
-        reschedule::reschedule(&self.inner.database, key, due)
+        reschedule::reschedule(&self.inner.database, key, due, self.operator.as_ref())
             .await
             .map_err(in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        reschedule::reschedule_slice(&self.inner.database, filter, slice, due)
-            .await
-            .map_err(in_operation("reschedule_slice"))
+        reschedule::reschedule_slice(
+            &self.inner.database,
+            filter,
+            slice,
+            due,
+            self.operator.as_ref(),
+        )
+        .await
+        .map_err(in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        discard::discard(&self.inner.database, key)
+        discard::discard(&self.inner.database, key, self.operator.as_ref())
             .await
             .map_err(in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        discard::discard_slice(&self.inner.database, filter, slice)
+        discard::discard_slice(&self.inner.database, filter, slice, self.operator.as_ref())
             .await
             .map_err(in_operation("discard_slice"))
     }

@@ -5,8 +5,7 @@ use std::{str::FromStr, time::SystemTime};
 
 use inbox_api::{
     Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Fingerprint, Headers,
-    InboxName, Invalid, Key, Lease, Leased, Message, PastAttempt, Record, Result, State,
-    from_micros,
+    History, InboxName, Invalid, Key, Lease, Leased, Message, Record, Result, State, from_micros,
 };
 use sqlx::{Row as _, postgres::PgRow};
 
@@ -205,6 +204,10 @@ pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
         .map(u64::try_from)
         .transpose()
         .map_err(|_| "payload length is out of range")?;
+    let history = match column::<Option<&str>>(row, 25, "history")? {
+        Some(history) => History::from_json(history)?,
+        None => History::default(),
+    };
     Ok(Record {
         key: Key::new(text(row, 1, "handler")?, text(row, 2, "id")?),
         kind: text(row, 3, "kind")?,
@@ -233,10 +236,8 @@ pub(crate) fn read_record(row: &PgRow) -> Decoded<Record> {
         blocks_ordering_key: column(row, 19, "blocking flag")?,
         result: blob(row, 24, "result")?,
         cursor: Cursor::from(seq),
-        history: match column::<Option<&str>>(row, 25, "history")? {
-            Some(history) => PastAttempt::list_from_json(history)?,
-            None => Vec::new(),
-        },
+        history: history.attempts,
+        interventions: history.interventions,
     })
 }
 

@@ -124,20 +124,20 @@ impl Statements {
             list: list(">", "ASC"),
             list_newest: list("<", "DESC"),
             count: by_states(include_str!("sql/count.sql")),
-            replay_slice: change_slice("{inbox}_replay(selected, $3, NULL, NULL, $21)"),
-            reschedule_slice: change_slice("{inbox}_reschedule(selected, $22, $23, $21)"),
-            discard_slice: change_slice("{inbox}_discard(selected, $3, $21)"),
-            clear_slice: change_slice("{inbox}_clear(selected, $21)"),
+            replay_slice: change_slice("{inbox}_replay(selected, $3, NULL, NULL, $23, $24)"),
+            reschedule_slice: change_slice("{inbox}_reschedule(selected, $25, $26, $23, $24)"),
+            discard_slice: change_slice("{inbox}_discard(selected, $3, $23, $24)"),
+            clear_slice: change_slice("{inbox}_clear(selected, $23)"),
             replay: statement(&format!(
-                "SELECT {{inbox}}_replay({of_key}, ARRAY[2, 3, 4]::smallint[], $3{cast}, $4, $5)"
+                "SELECT {{inbox}}_replay({of_key}, ARRAY[2, 3, 4]::smallint[], $3{cast}, $4, $5, $6)"
             )),
             reschedule: statement(&format!(
-                "SELECT {{inbox}}_reschedule({of_key}, $3, $4, $5)"
+                "SELECT {{inbox}}_reschedule({of_key}, $3, $4, $5, $6)"
             )),
             discard: statement(&format!(
-                "SELECT {{inbox}}_discard({of_key}, ARRAY[0, 3]::smallint[], $3)"
+                "SELECT {{inbox}}_discard({of_key}, ARRAY[0, 3]::smallint[], $3, $4)"
             )),
-            statistics: statement("SELECT * FROM {inbox}_statistics()"),
+            statistics: statement("SELECT * FROM {inbox}_statistics($1)"),
             expired: statement(include_str!("sql/expired.sql")),
             purge: statement("SELECT * FROM {inbox}_purge($1, $2, $3, $4, $5)"),
             purge_keys: statement("SELECT {inbox}_purge_keys($1, $2, $3, $4, $5)"),

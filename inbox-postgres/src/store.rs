@@ -8,7 +8,8 @@ use std::{
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups,
+    OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
+    Wakeups,
 };
 use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio::{sync::Mutex, time::timeout};
@@ -37,6 +38,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 #[derive(Clone)]
 pub struct PostgresStore {
     pub(crate) inner: Arc<Inner>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl std::fmt::Debug for PostgresStore {
@@ -142,6 +145,7 @@ impl PostgresStore {
                 owns_pool,
                 listener: Mutex::new(Weak::new()),
             }),
+            operator: None,
         }
     }
 }

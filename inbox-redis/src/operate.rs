@@ -11,16 +11,24 @@ mod reschedule;
 mod scan;
 pub(crate) mod statistics;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::RedisStore;
 
 #[async_trait]
 impl Operate for RedisStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         let found = records::get(&self.connection, key).await;
         found.map_err(|error| error.in_operation("get"))
@@ -42,32 +50,42 @@ impl Operate for RedisStore {
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
-        let replayed = replay::replay(&self.connection, key, edit).await;
+        let replayed = replay::replay(&self.connection, key, edit, self.operator.as_ref()).await;
         replayed.map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = replay::replay_slice(&self.connection, filter, slice).await;
+        let progress =
+            replay::replay_slice(&self.connection, filter, slice, self.operator.as_ref()).await;
         progress.map_err(|error| error.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
-        let rescheduled = reschedule::reschedule(&self.connection, key, due).await;
+        let rescheduled =
+            reschedule::reschedule(&self.connection, key, due, self.operator.as_ref()).await;
         rescheduled.map_err(|error| error.in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        let progress = reschedule::reschedule_slice(&self.connection, filter, slice, due).await;
+        let progress = reschedule::reschedule_slice(
+            &self.connection,
+            filter,
+            slice,
+            due,
+            self.operator.as_ref(),
+        )
+        .await;
         progress.map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        let discarded = discard::discard(&self.connection, key).await;
+        let discarded = discard::discard(&self.connection, key, self.operator.as_ref()).await;
         discarded.map_err(|error| error.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        let progress = discard::discard_slice(&self.connection, filter, slice).await;
+        let progress =
+            discard::discard_slice(&self.connection, filter, slice, self.operator.as_ref()).await;
         progress.map_err(|error| error.in_operation("discard_slice"))
     }
 

@@ -5,8 +5,7 @@ use std::str::FromStr;
 
 use inbox_api::{
     Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, FencingToken, Fingerprint, HandlerName,
-    Headers, Invalid, Key, Lease, Leased, Message, MessageId, PastAttempt, Record, State,
-    from_micros,
+    Headers, History, Invalid, Key, Lease, Leased, Message, MessageId, Record, State, from_micros,
 };
 use redis::Value;
 
@@ -466,16 +465,22 @@ fn record(
         result: None,
         cursor: Cursor::from(i64::try_from(seq).unwrap_or(i64::MAX)),
         history: Vec::new(),
+        interventions: Vec::new(),
     })
 }
 
-/// What became of earlier attempts: a line of JSON each, as `settle.lua` writes them.
-pub(crate) fn history(lines: Option<Bytes>) -> Decoded<Vec<PastAttempt>> {
+/// What became of it before: a line of JSON for each attempt and intervention, as the scripts write them.
+pub(crate) fn history(lines: Option<Bytes>) -> Decoded<History> {
     let Some(lines) = lines else {
-        return Ok(Vec::new());
+        return Ok(History::default());
     };
     let lines = std::str::from_utf8(&lines).map_err(|_| "the history is not UTF-8")?;
-    PastAttempt::list_from_json(&format!("[{}]", lines.replace('\n', ",")))
+    History::from_json(&format!("[{}]", lines.replace('\n', ",")))
+}
+
+pub(crate) fn add_history(record: &mut Record, history: History) {
+    record.history = history.attempts;
+    record.interventions = history.interventions;
 }
 
 #[cfg(test)]

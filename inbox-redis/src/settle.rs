@@ -3,8 +3,8 @@
 use std::{borrow::Cow, collections::BTreeMap};
 
 use inbox_api::{
-    AfterDead, AttemptEnd, HandlerName, Lease, Outcome, PastAttempt, Result, Settled, Settlement,
-    check_size, duration_micros, error_text,
+    AfterDead, AttemptEnd, HandlerName, History, Lease, Outcome, PastAttempt, Result, Settled,
+    Settlement, check_size, duration_micros, error_text,
 };
 use redis::Value;
 
@@ -152,7 +152,7 @@ fn add_options(connection: &Connection, call: &mut Call) {
     let options = &connection.options;
     call.arg(u8::from(options.drop_processed_payloads))
         .arg(options.keep_processed.map_or(-1, duration_micros))
-        .arg(PastAttempt::KEPT);
+        .arg(History::KEPT);
 }
 
 /// A call that settles one lease together with commands on `keys`, but for these commands and the

@@ -5,7 +5,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
+    OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
+    Wakeups as Reach,
 };
 
 use crate::{
@@ -20,6 +21,8 @@ use crate::{
 pub struct RedisStore {
     pub(crate) connection: Arc<Connection>,
     wakeups: Arc<Wakeups>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl fmt::Debug for RedisStore {
@@ -46,6 +49,7 @@ impl RedisStore {
         Ok(Self {
             connection: Arc::new(connection),
             wakeups,
+            operator: None,
         })
     }
 }

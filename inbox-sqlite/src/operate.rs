@@ -11,16 +11,24 @@ mod selection;
 mod slice;
 mod statistics;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, Statistics,
+    Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use crate::store::SqliteStore;
 
 #[async_trait]
 impl Operate for SqliteStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        let mut signing = self.clone();
+        signing.operator = Some(operator.clone());
+        Arc::new(signing)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         records::get(&self.database, key)
             .await
@@ -46,37 +54,37 @@ impl Operate for SqliteStore {
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
-        replay::replay(&self.database, key, edit)
+        replay::replay(&self.database, key, edit, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("replay"))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        replay::replay_slice(&self.database, filter, slice)
+        replay::replay_slice(&self.database, filter, slice, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
-        reschedule::reschedule(&self.database, key, due)
+        reschedule::reschedule(&self.database, key, due, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("reschedule"))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        reschedule::reschedule_slice(&self.database, filter, slice, due)
+        reschedule::reschedule_slice(&self.database, filter, slice, due, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        discard::discard(&self.database, key)
+        discard::discard(&self.database, key, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
-        discard::discard_slice(&self.database, filter, slice)
+        discard::discard_slice(&self.database, filter, slice, self.operator.as_ref())
             .await
             .map_err(|error| error.in_operation("discard_slice"))
     }

@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Fingerprint, Headers, Invalid, Key,
-    Lease, Message, PastAttempt, Record, Result, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Fingerprint, Headers, History, Invalid,
+    Key, Lease, Message, Record, Result, State, from_micros,
 };
 use sqlx::{Row, sqlite::SqliteRow};
 
@@ -49,9 +49,9 @@ fn headers(row: &SqliteRow, index: usize) -> Decoded<Headers> {
     Headers::from_json(column(row, index, "headers")?)
 }
 
-fn history(row: &SqliteRow, index: usize) -> Decoded<Vec<PastAttempt>> {
+fn history(row: &SqliteRow, index: usize) -> Decoded<History> {
     let json: Option<&str> = column(row, index, "history")?;
-    json.map_or(Ok(Vec::new()), PastAttempt::list_from_json)
+    json.map_or_else(|| Ok(History::default()), History::from_json)
 }
 
 fn state(row: &SqliteRow, index: usize) -> Decoded<State> {
@@ -164,6 +164,7 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         .map(u64::try_from)
         .transpose()
         .map_err(|_| "payload length is out of range")?;
+    let history = history(row, 25)?;
     let record = Record {
         key: Key::new(text(row, 1, "handler")?, text(row, 2, "id")?),
         kind: text(row, 3, "kind")?,
@@ -186,7 +187,8 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         worker: optional(row, 17, "worker")?,
         finished_at: column::<Option<i64>>(row, 18, "finish time")?.map(from_micros),
         last_error: column(row, 19, "last error")?,
-        history: history(row, 25)?,
+        history: history.attempts,
+        interventions: history.interventions,
         blocks_ordering_key: column::<i64>(row, 20, "blocking flag")? == 1,
         result: blob(row, 24, "result")?,
         cursor: Cursor::from(seq),

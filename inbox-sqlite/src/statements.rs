@@ -1,7 +1,7 @@
 //! The SQL texts of one inbox, expanded once. The only place where a name gets into SQL: it is an
 //! [`InboxName`], which is a plain identifier by construction.
 
-use inbox_api::{InboxName, PastAttempt};
+use inbox_api::{History, InboxName};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
 /// Takes the write lock at once. A transaction that began by reading would have to be refused
@@ -109,14 +109,14 @@ pub(crate) struct ByStates {
 }
 
 /// `template` for the inbox of that name. In the templates, `{inbox}` stands for the name, `{columns}`
-/// for what `rows::read_stored` reads, `{expired}` for `expired.sql`, `{kept}` for how many past attempts
-/// are kept, and `{filter}` for the conditions of `filter.sql`.
+/// for what `rows::read_stored` reads, `{expired}` for `expired.sql`, `{kept}` for how many entries of
+/// a history are kept, and `{filter}` for the conditions of `filter.sql`.
 pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
     AssertSqlSafe(std::sync::Arc::<str>::from(
         template
             .replace("{expired}", include_str!("sql/expired.sql").trim_end())
             .replace("{columns}", include_str!("sql/columns.sql").trim_end())
-            .replace("{kept}", &PastAttempt::KEPT.to_string())
+            .replace("{kept}", &History::KEPT.to_string())
             .replace("{inbox}", inbox.as_str()),
     ))
     .into_sql_str()
@@ -131,6 +131,10 @@ impl Statements {
                 any: plain(&template.replace("{filter}", filter)),
                 dead: plain(&template.replace("{filter}", &format!("s.state = 3 AND {filter}"))),
             }
+        };
+        let signed = |template: &str, kind: &str| {
+            let history = include_str!("sql/signed.sql").trim_end();
+            plain(&template.replace("{signed}", &history.replace("{kind}", kind)))
         };
         Self {
             receive: plain(include_str!("sql/receive.sql")),
@@ -152,10 +156,13 @@ impl Statements {
             count: by_states(include_str!("sql/count.sql")),
             slice_select: by_states(include_str!("sql/slice_select.sql")),
             statistics: plain(include_str!("sql/statistics.sql")),
-            replay: plain(include_str!("sql/replay.sql")),
+            replay: signed(
+                include_str!("sql/replay.sql"),
+                "iif(?4, 'edited', 'replayed')",
+            ),
             replay_edit: plain(include_str!("sql/replay_edit.sql")),
-            reschedule: plain(include_str!("sql/reschedule.sql")),
-            discard: plain(include_str!("sql/discard.sql")),
+            reschedule: signed(include_str!("sql/reschedule.sql"), "'rescheduled'"),
+            discard: signed(include_str!("sql/discard.sql"), "'discarded'"),
             clear: plain(include_str!("sql/clear.sql")),
             pause: plain(include_str!("sql/pause.sql")),
             resume: plain(include_str!("sql/resume.sql")),
@@ -184,15 +191,16 @@ mod tests {
         rows.iter().map(|row| row.get(3)).collect()
     }
 
-    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, `c` and
-    /// `due`, `run` and `e` what a subquery gave.
+    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, the others are
+    /// what a subquery gave.
     fn scans(plan: &[String]) -> Vec<&String> {
         plan.iter()
             .filter(|line| line.starts_with("SCAN"))
             .filter(|line| !line.contains("VIRTUAL TABLE") && !line.contains("CONSTANT ROW"))
             .filter(|line| !line.contains("VALUES CLAUSE"))
             .filter(|line| {
-                !["SCAN n", "SCAN c", "SCAN due", "SCAN run", "SCAN e"].contains(&line.as_str())
+                let given = ["n", "c", "due", "first_due", "run", "e"];
+                !given.iter().any(|name| **line == format!("SCAN {name}"))
             })
             .collect()
     }

@@ -9,8 +9,8 @@ use std::{
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Error, ErrorKind, Extended, HandlerName, Lease,
-    LeaseTerms, Message, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store,
-    Subscription, Wakeups,
+    LeaseTerms, Message, OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement,
+    Store, Subscription, Wakeups,
 };
 use sqlx::{
     Connection as _, Sqlite, SqliteConnection, SqlitePool, pool::PoolConnection,
@@ -43,6 +43,8 @@ const SMALLEST_DATABASE: u64 = 512;
 #[derive(Clone)]
 pub struct SqliteStore {
     pub(crate) database: Arc<Database>,
+    /// Who signs interventions.
+    pub(crate) operator: Option<OperatorName>,
 }
 
 impl std::fmt::Debug for SqliteStore {
@@ -117,6 +119,7 @@ async fn connect(options: SqliteOptions) -> Result<SqliteStore> {
             checked: AtomicBool::new(false),
             idle: AtomicBool::new(true),
         }),
+        operator: None,
     })
 }
 

@@ -157,12 +157,12 @@ pub use inbox_api::{
     AfterDead, AttemptEnd, Attempts, Begun, Bytes, Capabilities, ClaimRequest, Claims, Clock,
     ClockOffset, ContentType, CorruptRow, Cursor, DEFAULT_PAYLOAD_LIMIT, Due, Edit, Effect, Error,
     ErrorKind, ErrorType, Event, Extended, FencingToken, Filter, Fingerprint, HandlerName,
-    HandlerStatistics, Headers, Inbox, InboxName, Intervention, Invalid, Key, Kind, Lease,
-    LeaseTerms, Leased, Listing, Message, MessageGroup, MessageId, MessageSummary, Migration,
-    Operate, OperateExt, OrderingKey, Outcome, Page, PastAttempt, Progress, PurgeRequest, Receipt,
-    ReceiveAtomicity, Record, Recorded, Result, Schema, Settled, Settlement, Slice, Span, State,
-    Statistics, Store, StoreExt, Subscription, Transactional, Wakeups, WorkerName, error_shape,
-    headers,
+    HandlerStatistics, Headers, Inbox, InboxName, Intervention, InterventionKind, Invalid, Key,
+    Kind, Lease, LeaseTerms, Leased, Listing, Message, MessageGroup, MessageId, MessageSummary,
+    Migration, Operate, OperateExt, OperatorName, OrderingKey, Outcome, Page, PastAttempt,
+    PastIntervention, Progress, PurgeRequest, Receipt, ReceiveAtomicity, Record, Recorded, Result,
+    Schema, Settled, Settlement, Slice, Span, State, Statistics, Store, StoreExt, Subscription,
+    Transactional, Wakeups, WorkerName, error_shape, headers,
 };
 pub use inbox_source::{cloudevents, fields};
 pub use inline::InlineConsumer;

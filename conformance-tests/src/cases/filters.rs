@@ -149,6 +149,20 @@ fn filters(inbox: &TestInbox) -> CaseResult<Vec<Filter>> {
             ..all()
         });
     }
+    for max_started in [0, 1] {
+        filters.push(Filter {
+            states: every(),
+            max_started: Some(max_started),
+            ..all()
+        });
+    }
+    for states in [every(), Vec::new(), vec![State::Pending]] {
+        filters.push(Filter {
+            states,
+            blocking: true,
+            ..all()
+        });
+    }
     for due in [Duration::ZERO, HELD / 2, HELD * 2] {
         filters.push(Filter {
             states: every(),
@@ -250,6 +264,8 @@ fn in_words(filter: &Filter) -> String {
     add("due later than in", shown(filter.due_later_than));
     add("due within", shown(filter.due_within));
     add("attempts from", filter.min_started.map(|n| n.to_string()));
+    add("attempts to", filter.max_started.map(|n| n.to_string()));
+    add("that", filter.blocking.then(|| "blocks its key".to_owned()));
     if words.is_empty() {
         return "no filter".into();
     }

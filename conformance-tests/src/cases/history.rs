@@ -3,9 +3,9 @@
 use std::time::{Duration, SystemTime};
 
 use inbox_api::{
-    AttemptEnd, Begun, Bytes, ClaimRequest, Edit, Filter, HandlerName, Intervention, LeaseTerms,
-    Leased, Message, Outcome, Page, PastAttempt, PurgeRequest, Record, Settled, Settlement, Slice,
-    State, StoreExt as _, WorkerName,
+    AttemptEnd, Begun, Bytes, ClaimRequest, Due, Edit, Filter, HandlerName, History, Intervention,
+    InterventionKind, LeaseTerms, Leased, Message, OperatorName, Outcome, Page, PastAttempt,
+    PurgeRequest, Record, Settled, Settlement, Slice, State, StoreExt as _, WorkerName,
 };
 
 use crate::{
@@ -223,7 +223,7 @@ pub(crate) async fn the_newest_are_kept(cx: Context) -> CaseResult {
     let inbox = cx.fresh().await?;
     let sent = message("1")?;
     inbox.accept(&sent).await?;
-    let last = u32::try_from(PastAttempt::KEPT).unwrap_or(u32::MAX) + 2;
+    let last = u32::try_from(History::KEPT).unwrap_or(u32::MAX) + 2;
     for n in 1..=last {
         attempt(&inbox, fails(&format!("error {n}"))).await?;
     }
@@ -436,6 +436,147 @@ pub(crate) async fn inline_attempts_are_kept(cx: Context) -> CaseResult {
         "times of inline attempts: expected one after the other, saw {seen:?}"
     );
     Ok(())
+}
+
+/// A name that must not be read as anything else.
+const OPERATOR: &str = "O'Neil \"b\" \\ $1 %s ä";
+
+/// What was done and by whom.
+fn noted(record: &Record) -> Vec<(InterventionKind, &str)> {
+    let notes = record.interventions.iter();
+    notes.map(|note| (note.kind, note.by.as_str())).collect()
+}
+
+pub(crate) async fn signed_interventions_are_kept(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = twice_failed(&inbox).await?;
+    let other = message("2")?;
+    inbox.accept_in(&other, State::Dead).await?;
+    let signing = inbox.store.signed_by(&OperatorName::new(OPERATOR)?);
+    let edit = Edit {
+        headers: Some(inbox_api::Headers::new()),
+        ..Edit::default()
+    };
+    let mut expected = Vec::new();
+    for kind in [
+        InterventionKind::Replayed,
+        InterventionKind::Rescheduled,
+        InterventionKind::Discarded,
+        InterventionKind::Edited,
+    ] {
+        let key = sent.key();
+        let done = match kind {
+            InterventionKind::Replayed => signing.replay(key, &Edit::default()).await?,
+            InterventionKind::Edited => signing.replay(key, &edit).await?,
+            InterventionKind::Rescheduled => signing.reschedule(key, Due::After(LONG)).await?,
+            InterventionKind::Discarded => signing.discard(key).await?,
+        };
+        same(&format!("{kind}"), &done, &Intervention::Done)?;
+        let record = inbox.record(key).await?;
+        expected.push((kind, OPERATOR));
+        same("interventions", &noted(&record), &expected)?;
+        let at = record.interventions.last().map(|note| note.at);
+        about(&format!("when it was {kind}"), at, inbox.now().await?)?;
+        same(
+            "history",
+            &told(&record.history),
+            &TWICE_FAILED[..].to_vec(),
+        )?;
+    }
+    attempt(&inbox, fails("later")).await?;
+    let record = inbox.record(sent.key()).await?;
+    same("interventions after an attempt", &noted(&record), &expected)?;
+    same("past attempts", &record.history.len(), &3)?;
+    let record = inbox.record(other.key()).await?;
+    same("those of another message", &noted(&record), &Vec::new())
+}
+
+pub(crate) async fn unsigned_and_refused_ones_are_not(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = twice_failed(&inbox).await?;
+    let signing = inbox.store.signed_by(&OperatorName::new("a")?);
+    let key = sent.key();
+    let refused = signing.reschedule(key, Due::Now).await?;
+    same(
+        "reschedule of a dead one",
+        &refused,
+        &Intervention::WrongState(State::Dead),
+    )?;
+    replay(&inbox, &sent, &Edit::default()).await?;
+    let refused = signing.replay(key, &Edit::default()).await?;
+    same(
+        "replay of a pending one",
+        &refused,
+        &Intervention::WrongState(State::Pending),
+    )?;
+    let _ = inbox.reschedule(key, Due::Now).await?;
+    let _ = inbox.discard(key).await?;
+    let record = inbox.record(key).await?;
+    same("interventions", &noted(&record), &Vec::new())
+}
+
+pub(crate) async fn slices_sign_what_they_change(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let messages = numbered(4)?;
+    for message in &messages {
+        inbox.accept(message).await?;
+        attempt(&inbox, dead("gave up")).await?;
+    }
+    let signing = inbox.store.signed_by(&OperatorName::new(OPERATOR)?);
+    let slice = Slice {
+        after: None,
+        limit: 3,
+    };
+    let all = Filter::default();
+    let replayed = signing.replay_slice(&all, &slice).await?;
+    same("replayed", &replayed.changed, &3)?;
+    let rescheduled = signing.reschedule_slice(&all, &slice, Due::Now).await?;
+    same("rescheduled", &rescheduled.changed, &3)?;
+    let discarded = signing.discard_slice(&all, &slice).await?;
+    same("discarded", &discarded.changed, &1)?;
+    let by = |kinds: &[InterventionKind]| -> Vec<(InterventionKind, &str)> {
+        kinds.iter().map(|kind| (*kind, OPERATOR)).collect()
+    };
+    for (n, message) in messages.iter().enumerate() {
+        let record = inbox.record(message.key()).await?;
+        let expected = if n < 3 {
+            by(&[InterventionKind::Replayed, InterventionKind::Rescheduled])
+        } else {
+            by(&[InterventionKind::Discarded])
+        };
+        let what = format!("interventions of the message at place {n}");
+        same(&what, &noted(&record), &expected)?;
+    }
+    Ok(())
+}
+
+/// Defect: a message that is replayed for ever grows for ever.
+pub(crate) async fn the_newest_of_both_are_kept(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = twice_failed(&inbox).await?;
+    let signing = inbox.store.signed_by(&OperatorName::new("a")?);
+    let _ = signing.replay(sent.key(), &Edit::default()).await?;
+    for _ in 3..=History::KEPT {
+        let _ = signing.reschedule(sent.key(), Due::Now).await?;
+    }
+    let record = inbox.record(sent.key()).await?;
+    let kept = |record: &Record| (record.history.len(), record.interventions.len());
+    same(
+        "attempts and interventions kept",
+        &kept(&record),
+        &(1, History::KEPT - 1),
+    )?;
+    attempt(&inbox, fails("later")).await?;
+    let record = inbox.record(sent.key()).await?;
+    same(
+        "error that is kept",
+        &told(&record.history),
+        &vec![(1, 1, AttemptEnd::Retried, "later")],
+    )?;
+    let kinds: Vec<InterventionKind> = record.interventions.iter().map(|note| note.kind).collect();
+    let mut expected = vec![InterventionKind::Replayed];
+    expected.resize(History::KEPT - 1, InterventionKind::Rescheduled);
+    same("interventions that are kept", &kinds, &expected)
 }
 
 pub(crate) async fn listings_have_it_with_payloads(cx: Context) -> CaseResult {

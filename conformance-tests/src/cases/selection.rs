@@ -10,7 +10,8 @@ use inbox_api::{
 use crate::{
     check::{CaseResult, same},
     test_inbox::{
-        Context, HANDLER, LONG, TestInbox, defer, message, message_for, processed, retry,
+        Context, HANDLER, LONG, TestInbox, dead, dead_blocking, defer, message, message_for,
+        ordered, processed, retry,
     },
 };
 
@@ -153,6 +154,23 @@ pub(crate) async fn by_attempts(cx: Context) -> CaseResult {
     selects(&inbox, "with an attempt", &of(1), &["1", "2", "3"]).await?;
     selects(&inbox, "with three attempts", &of(3), &["3"]).await?;
     selects(&inbox, "with any number of attempts", &of(u32::MAX), &[]).await?;
+    let up_to = |most| Filter {
+        max_started: Some(most),
+        ..all()
+    };
+    selects(&inbox, "without an attempt", &up_to(0), &["0"]).await?;
+    selects(
+        &inbox,
+        "with two attempts at most",
+        &up_to(2),
+        &["0", "1", "2"],
+    )
+    .await?;
+    let between = Filter {
+        min_started: Some(1),
+        ..up_to(2)
+    };
+    selects(&inbox, "with one or two attempts", &between, &["1", "2"]).await?;
     // The attempt that runs counts.
     let begun = inbox
         .begin(&message("2")?, &crate::test_inbox::terms(LONG)?)
@@ -169,6 +187,39 @@ pub(crate) async fn by_attempts(cx: Context) -> CaseResult {
         &["2", "3"],
     )
     .await
+}
+
+pub(crate) async fn by_what_blocks(cx: Context) -> CaseResult {
+    let inbox = cx.fresh_ordered().await?;
+    inbox.accept_in(&message("dead")?, State::Dead).await?;
+    inbox.accept(&ordered("passed", "p")?).await?;
+    let passed = inbox.claim_one().await?;
+    inbox.finish(&passed, dead("gave up")).await?;
+    for id in ["1", "2"] {
+        inbox.accept(&ordered(id, id)?).await?;
+        let leased = inbox.claim_one().await?;
+        inbox.finish(&leased, dead_blocking("gave up")).await?;
+        inbox.accept(&ordered(&format!("behind {id}"), id)?).await?;
+    }
+    let blocking = |states: &[State]| Filter {
+        states: states.to_vec(),
+        blocking: true,
+        ..all()
+    };
+    let both = &["1", "2"];
+    selects(&inbox, "that block, of any state", &blocking(&[]), both).await?;
+    let dead_or_pending = [State::Dead, State::Pending];
+    let both_states = blocking(&dead_or_pending);
+    selects(&inbox, "that block, dead or pending", &both_states, both).await?;
+    let pending = blocking(&[State::Pending]);
+    selects(&inbox, "that block, pending", &pending, &[]).await?;
+    let slice = inbox_api::Slice {
+        after: None,
+        limit: 1,
+    };
+    let replayed = inbox.replay_slice(&blocking(&[]), &slice).await?;
+    same("replayed of those that block", &replayed.changed, &1)?;
+    selects(&inbox, "that still block", &blocking(&[]), &["2"]).await
 }
 
 pub(crate) async fn by_due_time(cx: Context) -> CaseResult {

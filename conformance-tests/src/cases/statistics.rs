@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use inbox_api::{Due, Edit, Filter, HandlerStatistics, State};
+use inbox_api::{Due, Edit, Filter, HandlerStatistics, Outcome, State};
 
 use crate::{
     check::{CaseResult, Unmet, same},
@@ -192,6 +192,82 @@ pub(crate) async fn a_blocked_message_is_no_lag(cx: Context) -> CaseResult {
         &(blocked.pending, blocked.lag),
         &(1, None),
     )
+}
+
+pub(crate) async fn what_is_due_is_counted(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let due = async |expected: u64, when: &str| -> CaseResult {
+        let shown = of(&inbox, HANDLER).await?;
+        same(&format!("due {when}"), &shown.due, &expected)
+    };
+    inbox.accept_all(&numbered(4)?).await?;
+    inbox
+        .accept(&message("later")?.with_due(Due::After(LONG * 10)))
+        .await?;
+    due(4, "of four and one for later").await?;
+    let leased = inbox.claim_up_to(3, LONG).await?;
+    due(1, "while three are leased").await?;
+    inbox.finish(&leased[0], processed()).await?;
+    inbox.finish(&leased[1], retry(LONG * 10)).await?;
+    due(1, "after an end and a retry").await?;
+    let _ = inbox.pause(leased[0].message.handler()).await;
+    due(1, "of a paused handler").await
+}
+
+pub(crate) async fn what_falls_due_is_counted(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let brief = inbox.brief();
+    inbox.accept_all(&numbered(3)?).await?;
+    inbox
+        .accept(&message("later")?.with_due(Due::After(brief)))
+        .await?;
+    let leased = inbox.claim_up_to(3, brief * 100).await?;
+    inbox.finish(&leased[0], retry(brief)).await?;
+    inbox.finish(&leased[1], Outcome::Release).await?;
+    inbox.claim_single(brief).await?;
+    inbox.pass(brief).await?;
+    let due = of(&inbox, HANDLER).await?.due;
+    same(
+        "scheduled, to be retried, and of a lost lease, due",
+        &due,
+        &3,
+    )
+}
+
+pub(crate) async fn what_waits_for_its_key_is_not_due(cx: Context) -> CaseResult {
+    let inbox = cx.fresh_ordered().await?;
+    for id in ["1", "2", "3"] {
+        inbox.accept(&ordered(id, "k")?).await?;
+    }
+    inbox.accept(&ordered("4", "l")?).await?;
+    let due = of(&inbox, HANDLER).await?.due;
+    same("due, with two keys", &due, &2)?;
+    let leased = inbox.claim_one().await?;
+    let due = of(&inbox, HANDLER).await?.due;
+    same("due while one of a key is leased", &due, &1)?;
+    inbox.finish(&leased, dead_blocking("gave up")).await?;
+    let due = of(&inbox, HANDLER).await?.due;
+    same("due while one of a key blocks it", &due, &1)
+}
+
+/// Defect: statistics that cost more the further behind a handler is.
+pub(crate) async fn due_is_counted_up_to_a_bound(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let most = HandlerStatistics::DUE_COUNTED;
+    let messages = numbered(usize::try_from(most).unwrap_or(0) + 1)?;
+    for some in messages.chunks(500) {
+        inbox.accept_all(some).await?;
+    }
+    let shown = of(&inbox, HANDLER).await?;
+    same(
+        "pending and due",
+        &(shown.pending, shown.due),
+        &(most + 1, most),
+    )?;
+    let _ = inbox.discard(messages[0].key()).await?;
+    let _ = inbox.discard(messages[1].key()).await?;
+    let due = of(&inbox, HANDLER).await?.due;
+    same("due below the bound", &due, &(most - 1))
 }
 
 /// Dead and blocking, each on a key of its own, with another message behind it.

@@ -73,6 +73,8 @@ pub(super) struct Narrowing {
     pub(super) age: Option<Age>,
     pub(super) due: Option<Wait>,
     pub(super) min_started: Option<u32>,
+    pub(super) max_started: Option<u32>,
+    pub(super) blocking: bool,
     pub(super) error_type: Option<u8>,
 }
 
@@ -225,10 +227,12 @@ fn narrowing() -> impl Strategy<Value = Narrowing> {
         proptest::option::weighted(0.3, age),
         proptest::option::weighted(0.3, wait),
         proptest::option::weighted(0.2, 0..3_u32),
+        proptest::option::weighted(0.1, 0..3_u32),
+        prop_oneof![9 => Just(false), 1 => Just(true)],
         proptest::option::weighted(0.2, 0..2_u8),
     )
         .prop_map(
-            |(states, handler, ids, altered, age, due, min_started, error_type)| Narrowing {
+            |(
                 states,
                 handler,
                 ids,
@@ -236,6 +240,19 @@ fn narrowing() -> impl Strategy<Value = Narrowing> {
                 age,
                 due,
                 min_started,
+                max_started,
+                blocking,
+                error_type,
+            )| Narrowing {
+                states,
+                handler,
+                ids,
+                altered,
+                age,
+                due,
+                min_started,
+                max_started,
+                blocking,
                 error_type,
             },
         )

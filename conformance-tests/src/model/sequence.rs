@@ -136,6 +136,8 @@ fn filter(narrowing: &Narrowing) -> CaseResult<Filter> {
             .collect::<Result<_, _>>()?,
         correlation_id: narrowing.altered.then(|| ALTERED.to_owned()),
         min_started: narrowing.min_started,
+        max_started: narrowing.max_started,
+        blocking: narrowing.blocking,
         error_type: narrowing
             .error_type
             .map(|which| ErrorType::new(format!("app::Error{which}")))

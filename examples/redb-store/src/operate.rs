@@ -10,10 +10,12 @@ mod purge;
 mod records;
 mod statistics;
 
+use std::sync::Arc;
+
 use async_trait::async_trait;
 use inbox_api::{
-    Cursor, Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, Page, Progress,
-    PurgeRequest, Record, Result, Slice, State, Statistics,
+    Cursor, Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName,
+    Page, Progress, PurgeRequest, Record, Result, Slice, State, Statistics,
 };
 
 use crate::store::RedbStore;
@@ -21,6 +23,10 @@ use interventions::{Eligible, change_one, clear, discard, replay, reschedule};
 
 #[async_trait]
 impl Operate for RedbStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        Arc::new(self.clone().with_operator(operator.clone()))
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         let key = key.clone();
         self.inner()
@@ -55,13 +61,14 @@ impl Operate for RedbStore {
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
+        let by = self.operator().cloned();
         edit.check_payload(self.options().payload_limit)
             .map_err(|invalid| invalid.in_operation("replay"))?;
         let (key, edit) = (key.clone(), edit.clone());
         self.inner()
             .write(move |transaction| {
                 change_one(transaction, &key, |transaction, row| {
-                    replay(transaction, row, &edit)
+                    replay(transaction, row, &edit, by.as_ref())
                 })
             })
             .await
@@ -69,24 +76,26 @@ impl Operate for RedbStore {
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        let by = self.operator().cloned();
         let eligible = Eligible {
             states: vec![State::Processed, State::Dead, State::Discarded],
             usual: State::Dead,
             needs_payload: true,
         };
-        self.change_slice(filter, slice, eligible, |transaction, row| {
-            replay(transaction, row, &Edit::default())
+        self.change_slice(filter, slice, eligible, move |transaction, row| {
+            replay(transaction, row, &Edit::default(), by.as_ref())
         })
         .await
         .map_err(|error| error.in_operation("replay_slice"))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let by = self.operator().cloned();
         let key = key.clone();
         self.inner()
             .write(move |transaction| {
                 change_one(transaction, &key, |transaction, row| {
-                    reschedule(transaction, row, due)
+                    reschedule(transaction, row, due, by.as_ref())
                 })
             })
             .await
@@ -94,35 +103,44 @@ impl Operate for RedbStore {
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
+        let by = self.operator().cloned();
         let eligible = Eligible {
             states: vec![State::Pending],
             usual: State::Pending,
             needs_payload: false,
         };
         self.change_slice(filter, slice, eligible, move |transaction, row| {
-            reschedule(transaction, row, due)
+            reschedule(transaction, row, due, by.as_ref())
         })
         .await
         .map_err(|error| error.in_operation("reschedule_slice"))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
+        let by = self.operator().cloned();
         let key = key.clone();
         self.inner()
-            .write(move |transaction| change_one(transaction, &key, discard))
+            .write(move |transaction| {
+                change_one(transaction, &key, |transaction, row| {
+                    discard(transaction, row, by.as_ref())
+                })
+            })
             .await
             .map_err(|error| error.in_operation("discard"))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        let by = self.operator().cloned();
         let eligible = Eligible {
             states: vec![State::Pending, State::Dead],
             usual: State::Dead,
             needs_payload: false,
         };
-        self.change_slice(filter, slice, eligible, discard)
-            .await
-            .map_err(|error| error.in_operation("discard_slice"))
+        self.change_slice(filter, slice, eligible, move |transaction, row| {
+            discard(transaction, row, by.as_ref())
+        })
+        .await
+        .map_err(|error| error.in_operation("discard_slice"))
     }
 
     async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {

@@ -6,8 +6,8 @@
 //! a step rewrites a few hundred bytes however large they are, and the errors of what has failed.
 
 use inbox_api::{
-    Attempts, Bytes, ContentType, Cursor, ErrorType, Filter, Fingerprint, Headers, Key, Kind,
-    Message, OrderingKey, PastAttempt, Record, State, WorkerName, duration_micros, from_micros,
+    Attempts, Bytes, ContentType, Cursor, ErrorType, Filter, Fingerprint, Headers, History, Key,
+    Kind, Message, OrderingKey, Record, State, WorkerName, duration_micros, from_micros,
 };
 use redb::AccessGuard;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
@@ -48,7 +48,7 @@ pub(crate) struct StateRow {
     pub(crate) worker: Option<WorkerName>,
     pub(crate) last_error: Option<String>,
     /// A few entries of a message that has failed, none of the others.
-    pub(crate) history: Vec<PastAttempt>,
+    pub(crate) history: History,
 }
 
 /// The stored state with what belongs to it, so that a lease without an end or a processed
@@ -137,6 +137,8 @@ impl StateRow {
             due_later_than,
             due_within,
             min_started,
+            max_started,
+            blocking,
         } = filter;
         (states.is_empty() || states.contains(&self.visible_state(now)))
             && handler.as_ref().is_none_or(|h| *h == self.key.handler)
@@ -151,6 +153,8 @@ impl StateRow {
             && due_later_than.is_none_or(|wait| !due_by(wait))
             && due_within.is_none_or(due_by)
             && min_started.is_none_or(|least| self.started >= least)
+            && max_started.is_none_or(|most| self.started <= most)
+            && (!blocking || self.stage.blocks())
             && error_contains
                 .as_deref()
                 .is_none_or(|part| error.is_some_and(|error| error.contains(part)))
@@ -187,6 +191,11 @@ impl StateRow {
             Stage::Leased { until } if state == State::Leased => Some(from_micros(until)),
             _ => None,
         };
+        let history = if with_history {
+            self.history.clone()
+        } else {
+            History::default()
+        };
         Record {
             key: self.key.clone(),
             kind: self.kind.clone(),
@@ -206,11 +215,8 @@ impl StateRow {
             worker: self.worker.clone(),
             finished_at: self.stage.finished_at().map(from_micros),
             last_error: self.last_error.clone(),
-            history: if with_history {
-                self.history.clone()
-            } else {
-                Vec::new()
-            },
+            history: history.attempts,
+            interventions: history.interventions,
             blocks_ordering_key: self.stage.blocks(),
             result,
             cursor: Cursor::from(self.seq),

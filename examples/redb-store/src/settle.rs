@@ -40,7 +40,7 @@ pub(crate) fn settle(
     if let Some((end, error)) = AttemptEnd::of(outcome)
         && let (Some(worker), Some(leased_at)) = (&before.worker, before.leased_at)
     {
-        PastAttempt {
+        after.history.add_attempt(PastAttempt {
             attempt: before.started,
             replays: before.replays,
             worker: worker.clone(),
@@ -48,8 +48,7 @@ pub(crate) fn settle(
             ended_at: from_micros(at),
             end,
             error: PastAttempt::error_text(error).into_owned(),
-        }
-        .append_to(&mut after.history);
+        });
     }
     match outcome {
         Outcome::Processed { result } => {

@@ -10,7 +10,8 @@ use std::{fmt, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Lease, LeaseTerms, Message,
-    Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription, Wakeups as Reach,
+    OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
+    Wakeups as Reach,
 };
 use redb::Database;
 
@@ -30,6 +31,8 @@ use crate::{
 #[derive(Clone)]
 pub struct RedbStore {
     inner: Arc<Inner>,
+    /// Who signs interventions.
+    operator: Option<OperatorName>,
 }
 
 impl RedbStore {
@@ -45,6 +48,7 @@ impl RedbStore {
         match Inner::open(options) {
             Ok(inner) => Ok(Self {
                 inner: Arc::new(inner),
+                operator: None,
             }),
             Err(error) => Err(error.in_operation("open")),
         }
@@ -59,6 +63,15 @@ impl RedbStore {
         self.inner
             .with_database(|database| Ok(look(database)))
             .map_err(|error| error.in_operation("with_database"))
+    }
+
+    pub(crate) fn with_operator(self, operator: OperatorName) -> Self {
+        let operator = Some(operator);
+        Self { operator, ..self }
+    }
+
+    pub(crate) fn operator(&self) -> Option<&OperatorName> {
+        self.operator.as_ref()
     }
 
     pub(crate) fn inner(&self) -> Arc<Inner> {

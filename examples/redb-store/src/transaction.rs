@@ -5,7 +5,7 @@
 //! any of them.
 
 use inbox_api::{
-    CorruptRow, ErrorKind, FencingToken, Headers, Key, Lease, LeaseTerms, Leased, Message,
+    CorruptRow, ErrorKind, FencingToken, Headers, History, Key, Lease, LeaseTerms, Leased, Message,
     OrderingKey, State, duration_micros, error_text, from_micros, headers::CORRELATION_ID,
 };
 use redb::{ReadableTable, WriteTransaction};
@@ -103,7 +103,7 @@ impl<'t> Transaction<'t> {
             leased_at: None,
             worker: None,
             last_error: None,
-            history: Vec::new(),
+            history: History::default(),
         };
         let received = MessageRow {
             content_type: message.content_type().cloned(),

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use inbox_api::{
-    ContentType, Cursor, ErrorType, HandlerName, Headers, InboxName, Invalid, Kind, MessageId,
-    OrderingKey, PastAttempt, WorkerName, error_shape,
+    ContentType, Cursor, ErrorType, HandlerName, Headers, History, InboxName, Invalid, Kind,
+    MessageId, OrderingKey, PastAttempt, WorkerName, error_shape,
 };
 
 use super::sure;
@@ -96,18 +96,16 @@ pub(super) fn headers() -> Target {
 
 pub(super) fn histories() -> Target {
     let corpus = include_str!("../../corpus/histories.txt");
-    Target::new(
-        "histories",
-        corpus,
-        |input| match PastAttempt::list_from_json(&String::from_utf8_lossy(input)) {
+    Target::new("histories", corpus, |input| {
+        match History::from_json(&String::from_utf8_lossy(input)) {
             Ok(list) => {
-                let _: std::time::Duration = list.iter().map(PastAttempt::took).sum();
+                let _: std::time::Duration = list.attempts.iter().map(PastAttempt::took).sum();
                 Ok(())
             }
             Err(reason) if reason.len() > 200 => {
                 Err(format!("an error repeats a history\n{reason}"))
             }
             Err(_) => Ok(()),
-        },
-    )
+        }
+    })
 }

@@ -56,7 +56,10 @@ fn dead(after: AfterDead) -> Entry {
 
 fn discarded() -> Entry {
     let mut entry = pending();
-    assert_eq!(entry.discard(token(0), START + 10), Intervention::Done);
+    assert_eq!(
+        entry.discard(token(0), None, START + 10),
+        Intervention::Done
+    );
     entry
 }
 
@@ -244,7 +247,7 @@ fn replay_starts_a_final_entry_afresh() {
     for mut entry in [processed(), dead(AfterDead::Block), discarded()] {
         let old_token = entry.token;
         assert_eq!(
-            entry.replay(&Edit::default(), START + 50),
+            entry.replay(&Edit::default(), None, START + 50),
             Intervention::Done
         );
         assert_eq!(entry.standing, Standing::Pending);
@@ -261,15 +264,15 @@ fn replay_starts_a_final_entry_afresh() {
 #[test]
 fn replay_refuses_what_is_not_final() {
     assert_eq!(
-        pending().replay(&Edit::default(), START),
+        pending().replay(&Edit::default(), None, START),
         Intervention::WrongState(State::Pending)
     );
     assert_eq!(
-        leased().replay(&Edit::default(), START),
+        leased().replay(&Edit::default(), None, START),
         Intervention::WrongState(State::Leased)
     );
     assert_eq!(
-        leased().replay(&Edit::default(), START + 1_000),
+        leased().replay(&Edit::default(), None, START + 1_000),
         Intervention::WrongState(State::Pending)
     );
 }
@@ -279,7 +282,7 @@ fn replay_needs_a_payload() {
     let mut entry = processed();
     entry.payload = None;
     assert_eq!(
-        entry.replay(&Edit::default(), START),
+        entry.replay(&Edit::default(), None, START),
         Intervention::PayloadDropped
     );
     assert!(entry.final_state().is_some());
@@ -288,7 +291,7 @@ fn replay_needs_a_payload() {
         payload: Some(payload.clone()),
         ..Edit::default()
     };
-    assert_eq!(entry.replay(&edit, START), Intervention::Done);
+    assert_eq!(entry.replay(&edit, None, START), Intervention::Done);
     assert_eq!(entry.payload, Some(payload));
 }
 
@@ -296,7 +299,10 @@ fn replay_needs_a_payload() {
 fn discard_gives_up_pending_and_dead_only() {
     for mut entry in [pending(), dead(AfterDead::Block)] {
         let (old_token, old_error) = (entry.token, entry.last_error.clone());
-        assert_eq!(entry.discard(token(9), START + 50), Intervention::Done);
+        assert_eq!(
+            entry.discard(token(9), None, START + 50),
+            Intervention::Done
+        );
         assert_eq!(entry.final_state(), Some((State::Discarded, START + 50)));
         assert_eq!(
             (entry.token, entry.last_error.clone()),
@@ -310,7 +316,7 @@ fn discard_gives_up_pending_and_dead_only() {
         (discarded(), State::Discarded),
     ] {
         assert_eq!(
-            entry.discard(token(9), START + 50),
+            entry.discard(token(9), None, START + 50),
             Intervention::WrongState(state)
         );
     }
@@ -319,7 +325,10 @@ fn discard_gives_up_pending_and_dead_only() {
 #[test]
 fn discarding_a_lease_that_ran_out_fences_its_holder() {
     let mut entry = leased();
-    assert_eq!(entry.discard(token(9), START + 1_000), Intervention::Done);
+    assert_eq!(
+        entry.discard(token(9), None, START + 1_000),
+        Intervention::Done
+    );
     let done = Outcome::Processed { result: None };
     assert_eq!(
         entry.settle(token(5), &done, false, START + 1_001),

@@ -5,7 +5,11 @@ use inbox_api::{
 };
 
 use super::records::{queues_for, select, sequence};
-use crate::{entry::Entry, queue::Queue, queues::Queues};
+use crate::{
+    entry::{Entry, Signature},
+    queue::Queue,
+    queues::Queues,
+};
 
 /// A slice of a filter that selects no message.
 const NOTHING: Progress = Progress {
@@ -57,19 +61,29 @@ fn change_slice(
     )
 }
 
-pub(crate) fn replay(queues: &Queues, key: &Key, edit: &Edit) -> Result<Intervention> {
+pub(crate) fn replay(
+    queues: &Queues,
+    key: &Key,
+    edit: &Edit,
+    by: Signature<'_>,
+) -> Result<Intervention> {
     edit.check_payload(queues.options.payload_limit)?;
     let needed = queues.of(std::iter::once(&key.handler));
     Ok(queues.lock(&needed, |locked, now| {
         locked
             .get(&key.handler)
             .map_or(Intervention::NotFound, |queue| {
-                queue.replay(&key.id, edit, now)
+                queue.replay(&key.id, edit, by, now)
             })
     }))
 }
 
-pub(crate) fn replay_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> Result<Progress> {
+pub(crate) fn replay_slice(
+    queues: &Queues,
+    filter: &Filter,
+    slice: &Slice,
+    by: Signature<'_>,
+) -> Result<Progress> {
     let after = sequence(slice.after.as_ref())?;
     let replayable = [State::Processed, State::Dead, State::Discarded];
     let Some(filter) = narrow(filter, &replayable, State::Dead) else {
@@ -79,18 +93,18 @@ pub(crate) fn replay_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> R
         queues,
         &filter,
         (after, slice.limit),
-        |queue, key, now| queue.replay(&key.id, &Edit::default(), now),
+        |queue, key, now| queue.replay(&key.id, &Edit::default(), by, now),
         |entry| entry.payload.is_some(),
     ))
 }
 
-pub(crate) fn reschedule(queues: &Queues, key: &Key, due: Due) -> Intervention {
+pub(crate) fn reschedule(queues: &Queues, key: &Key, due: Due, by: Signature<'_>) -> Intervention {
     let needed = queues.of(std::iter::once(&key.handler));
     queues.lock(&needed, |locked, now| {
         locked
             .get(&key.handler)
             .map_or(Intervention::NotFound, |queue| {
-                queue.reschedule(&key.id, due, now)
+                queue.reschedule(&key.id, due, by, now)
             })
     })
 }
@@ -100,6 +114,7 @@ pub(crate) fn reschedule_slice(
     filter: &Filter,
     slice: &Slice,
     due: Due,
+    by: Signature<'_>,
 ) -> Result<Progress> {
     let after = sequence(slice.after.as_ref())?;
     let Some(filter) = narrow(filter, &[State::Pending], State::Pending) else {
@@ -109,21 +124,28 @@ pub(crate) fn reschedule_slice(
         queues,
         &filter,
         (after, slice.limit),
-        |queue, key, now| queue.reschedule(&key.id, due, now),
+        |queue, key, now| queue.reschedule(&key.id, due, by, now),
         |_| true,
     ))
 }
 
-pub(crate) fn discard(queues: &Queues, key: &Key) -> Intervention {
+pub(crate) fn discard(queues: &Queues, key: &Key, by: Signature<'_>) -> Intervention {
     let needed = queues.of(std::iter::once(&key.handler));
     queues.lock(&needed, |locked, now| {
         locked
             .get(&key.handler)
-            .map_or(Intervention::NotFound, |queue| queue.discard(&key.id, now))
+            .map_or(Intervention::NotFound, |queue| {
+                queue.discard(&key.id, by, now)
+            })
     })
 }
 
-pub(crate) fn discard_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> Result<Progress> {
+pub(crate) fn discard_slice(
+    queues: &Queues,
+    filter: &Filter,
+    slice: &Slice,
+    by: Signature<'_>,
+) -> Result<Progress> {
     let after = sequence(slice.after.as_ref())?;
     let Some(filter) = narrow(filter, &[State::Pending, State::Dead], State::Dead) else {
         return Ok(NOTHING);
@@ -132,7 +154,7 @@ pub(crate) fn discard_slice(queues: &Queues, filter: &Filter, slice: &Slice) -> 
         queues,
         &filter,
         (after, slice.limit),
-        |queue, key, now| queue.discard(&key.id, now),
+        |queue, key, now| queue.discard(&key.id, by, now),
         |_| true,
     ))
 }

@@ -155,11 +155,11 @@ fn run(seed: u64) {
                 let _ = queue.settle(&settlement, false, now);
             }
             5 => {
-                let _ = queue.replay(&id, &Edit::default(), now);
+                let _ = queue.replay(&id, &Edit::default(), None, now);
             }
             6 => {
                 let due = Due::After(Duration::from_micros(dice.roll(500)));
-                let _ = queue.reschedule(&id, due, now);
+                let _ = queue.reschedule(&id, due, None, now);
             }
             7 => {
                 let _ = queue.clear(&id, now);
@@ -172,7 +172,7 @@ fn run(seed: u64) {
                 }
             }
             9 => {
-                let _ = queue.discard(&id, now);
+                let _ = queue.discard(&id, None, now);
                 if let Some(Begun::Run(leased)) = queue.begin(&id, &terms, now) {
                     leases.push(leased.lease);
                 }

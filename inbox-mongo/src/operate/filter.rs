@@ -39,10 +39,15 @@ impl Query {
                 query.filter.insert::<_, &str>(field, text);
             }
         }
-        if let Some(least) = filter.min_started {
-            query
-                .filter
-                .insert("started", doc! { "$gte": i64::from(least) });
+        let mut started = Document::new();
+        for (bound, number) in [("$gte", filter.min_started), ("$lte", filter.max_started)] {
+            started.extend(number.map(|number| (bound.to_owned(), i64::from(number).into())));
+        }
+        if !started.is_empty() {
+            query.filter.insert("started", started);
+        }
+        if filter.blocking {
+            query.filter.insert("blocks", true);
         }
         if !filter.ids.is_empty() {
             query.narrow_ids(&filter.ids);
@@ -84,7 +89,7 @@ impl Query {
 
     /// A message whose lease has run out is shown as pending.
     fn narrow_states(&mut self) {
-        let states = &self.given.states;
+        let states = self.given.possible_states();
         if states.is_empty() {
             return;
         }
@@ -148,7 +153,7 @@ impl Query {
     /// change itself.
     pub(super) fn still(&self, now: i64) -> Document {
         let mut still = Document::new();
-        for field in ["state", "started"] {
+        for field in ["state", "started", "blocks"] {
             if let Some(asked) = self.filter.get(field) {
                 still.insert(field, asked.clone());
             }

@@ -1,7 +1,8 @@
 //! What replays, reschedulings and discards have in common.
 
 use inbox_api::{
-    Cursor, Due, Edit, ErrorKind, Filter, Intervention, Key, Progress, Result, Slice, State,
+    Cursor, Due, Edit, ErrorKind, Filter, Intervention, InterventionKind, Key, OperatorName,
+    Progress, Result, Slice, State,
 };
 use mongodb::bson::{Document, doc, oid::ObjectId};
 
@@ -10,11 +11,17 @@ use crate::{
     begin::find,
     connection::{Connection, Database},
     ordering::promote_key_heads,
+    pipelines::sign_intervention,
     rows::{id_of, identifier, number, record, those},
 };
 
-/// What is done to messages.
-pub(super) enum Act {
+/// What is done to messages, and who signs it.
+pub(super) struct Act {
+    pub(super) what: What,
+    pub(super) by: Option<OperatorName>,
+}
+
+pub(super) enum What {
     /// With what is new of it.
     Replay(Edit),
     Reschedule(Due),
@@ -24,28 +31,40 @@ pub(super) enum Act {
 impl Act {
     /// The states in which it is done.
     fn states(&self) -> &'static [State] {
-        match self {
-            Self::Replay(_) => replay::FINAL,
-            Self::Reschedule(_) => reschedule::WAITING,
-            Self::Discard => discard::UNWANTED,
+        match self.what {
+            What::Replay(_) => replay::FINAL,
+            What::Reschedule(_) => reschedule::WAITING,
+            What::Discard => discard::UNWANTED,
         }
     }
 
     /// The state of those that are meant by a filter without states.
     fn usual_state(&self) -> State {
-        match self {
-            Self::Replay(_) | Self::Discard => State::Dead,
-            Self::Reschedule(_) => State::Pending,
+        match self.what {
+            What::Replay(_) | What::Discard => State::Dead,
+            What::Reschedule(_) => State::Pending,
+        }
+    }
+
+    fn kind(&self) -> InterventionKind {
+        match &self.what {
+            What::Replay(edit) => InterventionKind::of_replay(edit),
+            What::Reschedule(_) => InterventionKind::Rescheduled,
+            What::Discard => InterventionKind::Discarded,
         }
     }
 
     /// Which messages are changed at a time of the server's, and how.
     fn change(&self, database: &Database, now: i64, mark: ObjectId) -> (Document, Vec<Document>) {
-        match self {
-            Self::Replay(edit) => replay::change(database, edit, mark),
-            Self::Reschedule(due) => reschedule::change(database, *due, now, mark),
-            Self::Discard => discard::change(database, now, mark),
+        let (condition, mut pipeline) = match &self.what {
+            What::Replay(edit) => replay::change(database, edit, mark),
+            What::Reschedule(due) => reschedule::change(database, *due, now, mark),
+            What::Discard => discard::change(database, now, mark),
+        };
+        if let Some(by) = &self.by {
+            pipeline.push(sign_intervention(database, self.kind(), by));
         }
+        (condition, pipeline)
     }
 }
 
@@ -109,9 +128,9 @@ pub(super) async fn intervene(
             Ok(record) => record.state,
             Err(reason) => return Err(connection.error(ErrorKind::Corrupt, reason)),
         };
-        match act {
+        match &act.what {
             _ if !act.states().contains(&state) => return Ok(Intervention::WrongState(state)),
-            Act::Replay(edit) if edit.payload.is_none() && !found.contains_key("payloadBytes") => {
+            What::Replay(edit) if edit.payload.is_none() && !found.contains_key("payloadBytes") => {
                 return Ok(Intervention::PayloadDropped);
             }
             // It has changed just now.
@@ -139,7 +158,7 @@ pub(super) async fn intervene_in_slice(
     if let Some(beyond) = beyond {
         query.filter.insert("seq", doc! { "$gt": beyond });
     }
-    if matches!(act, Act::Replay(_)) {
+    if matches!(act.what, What::Replay(_)) {
         query.filter.insert("payload", doc! { "$exists": true });
     }
     let mut pipeline = query.stages(connection.database, Some(doc! { "seq": 1 }));

@@ -5,7 +5,7 @@ use std::time::Duration;
 use inbox_api::{AfterDead, AttemptEnd, Outcome, PastAttempt, State, duration_micros, error_text};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
-use super::{add, binary, dead, finish, if_ordered, literal, mark_ordered, release};
+use super::{add, binary, dead, finish, if_ordered, literal, mark_ordered, release, with_entry};
 use crate::{
     connection::Database,
     options::MongoOptions,
@@ -43,10 +43,7 @@ fn with_attempt(now: &Document, end: AttemptEnd, error: &str) -> Document {
         "end": end.as_str(),
         "error": literal(&*PastAttempt::error_text(error)),
     };
-    let nothing: [Bson; 0] = [];
-    let before = doc! { "$cond": [{ "$isArray": "$history" }, "$history", nothing.as_slice()] };
-    let newest = -i64::try_from(PastAttempt::KEPT).unwrap_or(i64::MAX);
-    doc! { "$slice": [{ "$concatArrays": [before, [attempt]] }, newest] }
+    with_entry(attempt)
 }
 
 /// Ends a lease. A message with an ordering key is left marked with `mark`.

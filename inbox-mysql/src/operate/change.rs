@@ -2,7 +2,8 @@
 //! and those changed that are still in one of the wanted states.
 
 use inbox_api::{
-    Cursor, Error, ErrorKind, Filter, Intervention, Key, Progress, Result, Slice, State,
+    Cursor, Error, ErrorKind, Filter, Intervention, InterventionKind, Key, OperatorName, Progress,
+    Result, Slice, State,
 };
 use sqlx::Row as _;
 
@@ -15,7 +16,7 @@ use crate::{
     lookup::{key_values, read_one},
     multi_statement::{Access, Script},
     rows::Stored,
-    statement::{Secrecy, Statement},
+    statement::{Secrecy, Statement, Template},
 };
 
 /// How often an intervention is tried when the message changes meanwhile.
@@ -43,6 +44,19 @@ pub(super) trait Change: Sync {
     /// Why a message that was found so was not changed. `None`: it became eligible just behind the look
     /// at it.
     fn refuse(&self, found: &Stored) -> Option<Intervention>;
+}
+
+/// Adds a note of who did what to the messages of `@inbox_seqs`, which `note` keeps, if it is signed.
+pub(super) fn sign(
+    script: &mut Script,
+    note: &[Template],
+    kind: InterventionKind,
+    by: Option<&OperatorName>,
+) {
+    let Some(by) = by else { return };
+    let kind = Statement::new(format!("'{kind}'"));
+    let by = Statement::of_bytes(by.as_str().as_bytes());
+    script.fill(note, &[("kind", kind), ("by", by)]);
 }
 
 fn add_change(

@@ -1,9 +1,11 @@
 //! Discarding: pending and dead messages are given up.
 
-use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Filter, Intervention, InterventionKind, Key, OperatorName, Progress, Result, Slice, State,
+};
 
 use super::{
-    change::{Change, change_one, change_slice},
+    change::{Change, change_one, change_slice, sign},
     selection::in_states,
 };
 use crate::{
@@ -14,9 +16,11 @@ use crate::{
     statement::{Secrecy, Statement},
 };
 
-struct Discard;
+struct Discard<'a> {
+    by: Option<&'a OperatorName>,
+}
 
-impl Change for Discard {
+impl Change for Discard<'_> {
     const ELIGIBLE: &'static [State] = &[State::Pending, State::Dead];
     const DEFAULT: &'static [State] = &[State::Dead];
     const CONDITION: &'static str = "";
@@ -33,6 +37,7 @@ impl Change for Discard {
         script.fill(&sql.discard_lock, &[("states", states)]);
         let changed = script.all(&sql.count_selected);
         script.all(&sql.discard);
+        sign(script, &sql.sign_done, InterventionKind::Discarded, self.by);
         changed
     }
 
@@ -42,14 +47,19 @@ impl Change for Discard {
     }
 }
 
-pub(super) async fn discard(connection: Connection<'_>, key: &Key) -> Result<Intervention> {
-    change_one(connection, key, &Discard).await
+pub(super) async fn discard(
+    connection: Connection<'_>,
+    key: &Key,
+    by: Option<&OperatorName>,
+) -> Result<Intervention> {
+    change_one(connection, key, &Discard { by }).await
 }
 
 pub(super) async fn discard_slice(
     connection: Connection<'_>,
     filter: &Filter,
     slice: &Slice,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
-    change_slice(connection, filter, slice, &Discard).await
+    change_slice(connection, filter, slice, &Discard { by }).await
 }

@@ -35,7 +35,7 @@ pub(super) async fn list(
     if limit == 0 {
         return Ok(Listing::default());
     }
-    let lead = Lead::of(&filter.states);
+    let lead = Lead::of(filter.possible_states());
     let content = if page.with_payload {
         "m.payload, f.result, COALESCE(w.history, d.history, f.history)"
     } else {
@@ -48,7 +48,7 @@ pub(super) async fn list(
     };
     let mut conditions = lead.seq();
     conditions.push(beyond_is).number(beyond);
-    push_filter(&mut conditions, filter, &filter.states);
+    push_filter(&mut conditions, filter, filter.possible_states());
     let values = [
         ("content", Statement::new(content)),
         ("lead", lead.tables(context)),
@@ -73,9 +73,9 @@ pub(super) async fn list(
 
 pub(super) async fn count(connection: Connection<'_>, filter: &Filter) -> Result<u64> {
     let context = connection.context;
-    let lead = Lead::of(&filter.states);
+    let lead = Lead::of(filter.possible_states());
     let mut conditions = Statement::new("TRUE");
-    push_filter(&mut conditions, filter, &filter.states);
+    push_filter(&mut conditions, filter, filter.possible_states());
     let values = [("lead", lead.tables(context)), ("conditions", conditions)];
     let mut script = connection.script(Access::Read);
     let at = script.fill(&context.sql.count, &values);

@@ -1,9 +1,11 @@
 //! Replaying: final messages become pending again.
 
-use inbox_api::{Edit, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Edit, Filter, Intervention, InterventionKind, Key, OperatorName, Progress, Result, Slice, State,
+};
 
 use super::{
-    change::{Change, change_one, change_slice},
+    change::{Change, change_one, change_slice, sign},
     selection::in_states,
 };
 use crate::{
@@ -17,6 +19,7 @@ use crate::{
 
 struct Replay<'a> {
     edit: &'a Edit,
+    by: Option<&'a OperatorName>,
 }
 
 impl Change for Replay<'_> {
@@ -47,6 +50,8 @@ impl Change for Replay<'_> {
             script.fill(&sql.replay_edit, &[("edits", edits)]);
         }
         script.all(&sql.replay);
+        let kind = InterventionKind::of_replay(self.edit);
+        sign(script, &sql.sign_work, kind, self.by);
         changed
     }
 
@@ -83,6 +88,7 @@ pub(super) async fn replay(
     connection: Connection<'_>,
     key: &Key,
     edit: &Edit,
+    by: Option<&OperatorName>,
 ) -> Result<Intervention> {
     let context = connection.context;
     let headers = edit.headers.as_ref().map_or(0, |h| h.to_json().len());
@@ -90,14 +96,15 @@ pub(super) async fn replay(
         Some(payload) => context.check_payload(payload, headers)?,
         None => context.check_headers(headers)?,
     }
-    change_one(connection, key, &Replay { edit }).await
+    change_one(connection, key, &Replay { edit, by }).await
 }
 
 pub(super) async fn replay_slice(
     connection: Connection<'_>,
     filter: &Filter,
     slice: &Slice,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
     let edit = &Edit::default();
-    change_slice(connection, filter, slice, &Replay { edit }).await
+    change_slice(connection, filter, slice, &Replay { edit, by }).await
 }

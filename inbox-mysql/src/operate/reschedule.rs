@@ -1,10 +1,11 @@
 //! Rescheduling: pending messages become due at another time.
 
 use inbox_api::{
-    Due, Filter, Intervention, Key, Progress, Result, Slice, State, duration_micros, to_micros,
+    Due, Filter, Intervention, InterventionKind, Key, OperatorName, Progress, Result, Slice, State,
+    duration_micros, to_micros,
 };
 
-use super::change::{Change, change_one, change_slice};
+use super::change::{Change, change_one, change_slice, sign};
 use crate::{
     connection::Connection,
     context::Context,
@@ -13,11 +14,12 @@ use crate::{
     statement::{Secrecy, Statement},
 };
 
-struct Reschedule {
+struct Reschedule<'a> {
     due: Due,
+    by: Option<&'a OperatorName>,
 }
 
-impl Change for Reschedule {
+impl Change for Reschedule<'_> {
     const ELIGIBLE: &'static [State] = &[State::Pending];
     const DEFAULT: &'static [State] = &[State::Pending];
     const CONDITION: &'static str = "";
@@ -40,8 +42,15 @@ impl Change for Reschedule {
                 due.number(to_micros(time)).push(")");
             }
         }
-        script.fill(&context.sql.reschedule, &[("due", due)]);
-        script.all(&context.sql.count_selected)
+        let sql = &context.sql;
+        script.fill(&sql.reschedule, &[("due", due)]);
+        sign(
+            script,
+            &sql.sign_work,
+            InterventionKind::Rescheduled,
+            self.by,
+        );
+        script.all(&sql.count_selected)
     }
 
     fn refuse(&self, found: &Stored) -> Option<Intervention> {
@@ -54,8 +63,9 @@ pub(super) async fn reschedule(
     connection: Connection<'_>,
     key: &Key,
     due: Due,
+    by: Option<&OperatorName>,
 ) -> Result<Intervention> {
-    change_one(connection, key, &Reschedule { due }).await
+    change_one(connection, key, &Reschedule { due, by }).await
 }
 
 pub(super) async fn reschedule_slice(
@@ -63,6 +73,7 @@ pub(super) async fn reschedule_slice(
     filter: &Filter,
     slice: &Slice,
     due: Due,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
-    change_slice(connection, filter, slice, &Reschedule { due }).await
+    change_slice(connection, filter, slice, &Reschedule { due, by }).await
 }

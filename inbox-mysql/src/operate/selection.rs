@@ -146,6 +146,13 @@ pub(super) fn push_filter(statement: &mut Statement, filter: &Filter, states: &[
         statement.push(" AND COALESCE(w.started, d.started, f.started) >= ");
         statement.number(i64::from(least));
     }
+    if let Some(most) = filter.max_started {
+        statement.push(" AND COALESCE(w.started, d.started, f.started) <= ");
+        statement.number(i64::from(most));
+    }
+    if filter.blocking {
+        statement.push(" AND d.blocks = 1");
+    }
     if !filter.ids.is_empty() {
         statement.push(" AND m.id IN (");
         for (n, id) in filter.ids.iter().enumerate() {

@@ -5,11 +5,13 @@ use std::time::Duration;
 use inbox_api::{HandlerName, HandlerStatistics, Result, Statistics};
 use sqlx::{Row as _, mysql::MySqlRow};
 
-use crate::{connection::Connection, error::failed, multi_statement::Access};
+use crate::{connection::Connection, error::failed, multi_statement::Access, statement::Statement};
 
 pub(super) async fn statistics(connection: Connection<'_>) -> Result<Statistics> {
     let mut script = connection.script(Access::Read);
-    let at = script.all(&connection.context.sql.statistics);
+    let due_counted = Statement::of_number(HandlerStatistics::DUE_COUNTED as i64);
+    let text = &connection.context.sql.statistics;
+    let at = script.fill(text, &[("due_counted", due_counted)]);
     let answers = connection.run(Access::Read, script).await?;
     let now = answers.now().map_err(failed)?;
     let mut handlers = Vec::new();
@@ -43,6 +45,7 @@ fn handler_statistics(
     let mut statistics = HandlerStatistics::empty(handler);
     statistics.pending = backlog.saturating_sub(leased);
     statistics.leased = leased;
+    statistics.due = count(14)?.min(HandlerStatistics::DUE_COUNTED);
     statistics.processed = count(2)?;
     statistics.dead = count(3)?;
     statistics.discarded = count(4)?;

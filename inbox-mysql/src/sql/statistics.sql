@@ -1,5 +1,6 @@
 -- Counts by handler from the tally; what is leased (bounded by the workers, not by the backlog)
--- from the claim index, and so is what has been due for longest.
+-- from the claim index, and so are what has been due for longest and how many are due, up to a number
+-- (a subquery with LIMIT that counts cannot name the handler).
 SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
     (
         SELECT COUNT(*) FROM {work} AS l FORCE INDEX (claim)
@@ -10,7 +11,7 @@ SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
         SELECT COUNT(*) FROM {dead} AS d FORCE INDEX (blocking)
         WHERE d.blocks = 1 AND d.handler = c.handler
     ),
-    EXISTS (SELECT 1 FROM {paused} AS h WHERE h.handler = c.handler)
+    EXISTS (SELECT 1 FROM {paused} AS h WHERE h.handler = c.handler), c.waiting_due + c.lost_due
 FROM (
     SELECT t.handler, SUM(t.backlog) AS backlog, SUM(t.processed) AS processed,
         SUM(t.dead) AS dead, SUM(t.discarded) AS discarded,
@@ -23,7 +24,22 @@ FROM (
             SELECT q.seq FROM {work} AS q FORCE INDEX (claim)
             WHERE q.handler = t.handler AND q.queue = 1 AND q.visible_at <= @inbox_now
             ORDER BY q.handler, q.queue, q.visible_at, q.seq LIMIT 1
-        ) AS lost
+        ) AS lost,
+        COALESCE(
+            (
+                SELECT {due_counted} FROM {work} AS q FORCE INDEX (claim)
+                WHERE q.handler = t.handler AND q.queue = 0 AND q.visible_at <= @inbox_now
+                ORDER BY q.handler, q.queue, q.visible_at, q.seq LIMIT 1 OFFSET {due_counted}
+            ),
+            (
+                SELECT COUNT(*) FROM {work} AS q FORCE INDEX (claim)
+                WHERE q.handler = t.handler AND q.queue = 0 AND q.visible_at <= @inbox_now
+            )
+        ) AS waiting_due,
+        (
+            SELECT COUNT(*) FROM {work} AS q FORCE INDEX (claim)
+            WHERE q.handler = t.handler AND q.queue = 1 AND q.visible_at <= @inbox_now
+        ) AS lost_due
     FROM {tally} AS t
     GROUP BY t.handler
     HAVING SUM(t.backlog) + SUM(t.processed) + SUM(t.dead) + SUM(t.discarded) > 0

@@ -20,5 +20,5 @@ pub(super) async fn clear_slice(
     };
     let texts = &database.statements.clear_slice;
     let selection = Selection::of(&filter);
-    change_slice(database, texts, Some(selection), slice, Change::Any).await
+    change_slice(database, texts, Some(selection), slice, Change::Any, None).await
 }

@@ -1,20 +1,25 @@
 //! Discarding: giving pending and dead messages up.
 
-use inbox_api::{Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{Filter, Intervention, Key, OperatorName, Progress, Result, Slice, State};
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers},
+    selection::{Change, Selection, change_slice, read_numbers, signature},
 };
 use crate::{
     arguments::Arguments,
     connection::{Database, On},
 };
 
-pub(super) async fn discard(database: &Database, key: &Key) -> Result<Intervention> {
+pub(super) async fn discard(
+    database: &Database,
+    key: &Key,
+    by: Option<&OperatorName>,
+) -> Result<Intervention> {
     loop {
         let arguments = Arguments::of_key(key)
             .with(database.options.notifications)
+            .with(signature(by))
             .finish()?;
         let text = &database.statements.discard;
         let answer = database.run(On::Pool, text, arguments).await?;
@@ -34,8 +39,9 @@ pub(super) async fn discard_slice(
     database: &Database,
     filter: &Filter,
     slice: &Slice,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
     let texts = &database.statements.discard_slice;
     let selection = Selection::eligible(filter, &[State::Pending, State::Dead], State::Dead);
-    change_slice(database, texts, selection, slice, Change::Any).await
+    change_slice(database, texts, selection, slice, Change::Any, by).await
 }

@@ -1,17 +1,24 @@
 //! Replaying: final messages become pending again.
 
-use inbox_api::{Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Edit, Filter, Headers, Intervention, Key, OperatorName, Progress, Result, Slice, State,
+};
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers},
+    selection::{Change, Selection, change_slice, read_numbers, signature},
 };
 use crate::{
     arguments::Arguments,
     connection::{Database, On},
 };
 
-pub(super) async fn replay(database: &Database, key: &Key, edit: &Edit) -> Result<Intervention> {
+pub(super) async fn replay(
+    database: &Database,
+    key: &Key,
+    edit: &Edit,
+    by: Option<&OperatorName>,
+) -> Result<Intervention> {
     let options = &database.options;
     if let Some(payload) = &edit.payload {
         options.check_replacement(payload)?;
@@ -22,6 +29,7 @@ pub(super) async fn replay(database: &Database, key: &Key, edit: &Edit) -> Resul
             .with_one(Arguments::of_key(key), edit.payload.as_ref())
             .with(edit.headers.as_ref().map(Headers::to_json))
             .with(options.notifications)
+            .with(signature(by))
             .finish()?;
         let answer = database
             .run(On::Pool, &database.statements.replay, arguments)
@@ -48,9 +56,10 @@ pub(super) async fn replay_slice(
     database: &Database,
     filter: &Filter,
     slice: &Slice,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
     let eligible = [State::Processed, State::Dead, State::Discarded];
     let texts = &database.statements.replay_slice;
     let selection = Selection::eligible(filter, &eligible, State::Dead);
-    change_slice(database, texts, selection, slice, Change::WithPayload).await
+    change_slice(database, texts, selection, slice, Change::WithPayload, by).await
 }

@@ -1,23 +1,29 @@
 //! Rescheduling: pending messages become due at another time.
 
-use inbox_api::{Due, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{Due, Filter, Intervention, Key, OperatorName, Progress, Result, Slice, State};
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers},
+    selection::{Change, Selection, change_slice, read_numbers, signature},
 };
 use crate::{
     arguments::{Arguments, due_parts},
     connection::{Database, On},
 };
 
-pub(super) async fn reschedule(database: &Database, key: &Key, due: Due) -> Result<Intervention> {
+pub(super) async fn reschedule(
+    database: &Database,
+    key: &Key,
+    due: Due,
+    by: Option<&OperatorName>,
+) -> Result<Intervention> {
     let (at, after) = due_parts(due);
     loop {
         let arguments = Arguments::of_key(key)
             .with(at)
             .with(after)
             .with(database.options.notifications)
+            .with(signature(by))
             .finish()?;
         let text = &database.statements.reschedule;
         let answer = database.run(On::Pool, text, arguments).await?;
@@ -38,8 +44,9 @@ pub(super) async fn reschedule_slice(
     filter: &Filter,
     slice: &Slice,
     due: Due,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
     let texts = &database.statements.reschedule_slice;
     let selection = Selection::eligible(filter, &[State::Pending], State::Pending);
-    change_slice(database, texts, selection, slice, Change::Due(due)).await
+    change_slice(database, texts, selection, slice, Change::Due(due), by).await
 }

@@ -1,6 +1,8 @@
 //! Which messages a filter selects, and changing a slice of them.
 
-use inbox_api::{Cursor, Due, ErrorType, Filter, MessageId, Progress, Result, Slice, State};
+use inbox_api::{
+    Cursor, Due, ErrorType, Filter, MessageId, OperatorName, Progress, Result, Slice, State,
+};
 use sqlx::{Row as _, SqlStr, postgres::PgRow};
 
 use crate::{
@@ -22,7 +24,7 @@ impl<'a> Selection<'a> {
     pub(super) fn of(filter: &'a Filter) -> Self {
         Self {
             filter,
-            states: filter.states.clone(),
+            states: filter.possible_states().to_vec(),
         }
     }
 
@@ -63,7 +65,7 @@ impl<'a> Selection<'a> {
         self.states.is_empty() || self.states.iter().any(|state| states.contains(state))
     }
 
-    /// `$1` to `$19` of `list.sql`.
+    /// `$1` to `$21` of `list.sql`.
     pub(super) fn arguments(&self, beyond: i64, limit: u32) -> Arguments {
         let codes = || self.states.iter().map(|state| i16::from(state.code()));
         let filter = self.filter;
@@ -84,7 +86,7 @@ impl<'a> Selection<'a> {
                     .map(|text| text.replace('\0', "\u{1}")),
             )
             .with(self.wants(&[State::Pending, State::Leased, State::Dead]))
-            .with(self.wants(&[State::Processed, State::Discarded]))
+            .with(!filter.blocking && self.wants(&[State::Processed, State::Discarded]))
             .with(
                 (!filter.ids.is_empty())
                     .then(|| filter.ids.iter().map(MessageId::as_str).collect::<Vec<_>>()),
@@ -101,6 +103,8 @@ impl<'a> Selection<'a> {
             .with(filter.due_within.map(micros))
             .with(filter.min_started.map(i64::from))
             .with(filter.error_type.as_ref().map(ErrorType::prefix))
+            .with(filter.max_started.map(i64::from))
+            .with(filter.blocking)
     }
 }
 
@@ -112,6 +116,11 @@ pub(super) fn start_after(cursor: Option<&Cursor>, start: i64) -> Result<i64> {
 pub(super) fn read_numbers(answer: &[PgRow]) -> Result<Vec<i64>> {
     let first = answer.first().map(|row| row.try_get::<Vec<i64>, _>(0));
     Ok(first.transpose().map_err(failed)?.unwrap_or_default())
+}
+
+/// Who signs, as the functions take it. NUL, which no text has there, cannot be in a name.
+pub(super) fn signature(by: Option<&OperatorName>) -> Option<&str> {
+    by.map(OperatorName::as_str)
 }
 
 /// What a change of a slice needs of the messages, or takes in addition.
@@ -129,6 +138,7 @@ pub(super) async fn change_slice(
     selection: Option<Selection<'_>>,
     slice: &Slice,
     change: Change,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
     let beyond = start_after(slice.after.as_ref(), 0)?;
     let (Some(selection), 1..) = (selection, slice.limit) else {
@@ -140,7 +150,8 @@ pub(super) async fn change_slice(
     let mut arguments = selection
         .arguments(beyond, slice.limit)
         .with(matches!(change, Change::WithPayload))
-        .with(database.options.notifications);
+        .with(database.options.notifications)
+        .with(signature(by));
     if let Change::Due(due) = change {
         let (at, after) = due_parts(due);
         arguments = arguments.with(at).with(after);

@@ -3,12 +3,10 @@
 use std::time::Duration;
 
 use inbox_api::{HandlerName, HandlerStatistics, Result, Statistics};
-use sqlx::{
-    Row as _,
-    postgres::{PgArguments, PgRow},
-};
+use sqlx::{Row as _, postgres::PgRow};
 
 use crate::{
+    arguments::Arguments,
     connection::{Database, On},
     error::failed,
     time::Instant,
@@ -16,7 +14,9 @@ use crate::{
 
 pub(super) async fn statistics(database: &Database) -> Result<Statistics> {
     let text = &database.statements.statistics;
-    let arguments = PgArguments::default();
+    let arguments = Arguments::new()
+        .with(HandlerStatistics::DUE_COUNTED as i64)
+        .finish()?;
     let answer = database.run(On::Pool, text, arguments).await?;
     let mut handlers = Vec::with_capacity(answer.len());
     for row in &answer {
@@ -44,6 +44,7 @@ fn read(handler: HandlerName, row: &PgRow) -> sqlx::Result<HandlerStatistics> {
     let lost = count(6)?;
     let mut statistics = HandlerStatistics::empty(handler);
     statistics.pending = count(1)? + lost;
+    statistics.due = count(12)?;
     statistics.leased = count(2)?.saturating_sub(lost);
     statistics.processed = count(3)?;
     statistics.dead = count(4)?;

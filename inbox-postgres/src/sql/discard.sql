@@ -1,12 +1,14 @@
 -- Gives up pending and dead messages, those of the two that are among `states`. A lease that has run out gets a new token, so that its
 -- holder is told so when it settles. Returns the numbers of those it changed.
-CREATE OR REPLACE FUNCTION {inbox}_discard(seqs bigint[], states smallint[], wake boolean)
-RETURNS bigint[]
+CREATE OR REPLACE FUNCTION {inbox}_discard(
+    seqs bigint[], states smallint[], wake boolean, signed_by text
+) RETURNS bigint[]
 {function_settings}
 AS $$
 #variable_conflict use_column
 DECLARE
     instant timestamptz;
+    intervention text := 'discarded';
     stamp bigint;
     ordered_handlers text[];
     ordered_keys text[];
@@ -53,7 +55,7 @@ BEGIN
         SELECT seq, due_at, leased_at, instant,
             CASE WHEN state = 1 THEN greatest(token + 1, stamp) ELSE token END,
             started, finished, replays, 4, content, handler, worker, last_error,
-            history
+            {signed}
         FROM given_up
     ), counted AS (
         INSERT INTO {inbox}_tally (handler, pending, leased, dead, discarded)

@@ -11,3 +11,4 @@
           AND ($17::bigint IS NULL OR s.due_at <= clock.instant + $17 * interval '1 microsecond')
           AND ($18::bigint IS NULL OR s.started >= $18)
           AND ($19::text IS NULL OR starts_with(s.last_error, $19))
+          AND ($20::bigint IS NULL OR s.started <= $20)

@@ -2,7 +2,8 @@
 -- other states than `states` and those whose payload was dropped. Returns the numbers of those it
 -- changed.
 CREATE OR REPLACE FUNCTION {inbox}_replay(
-    seqs bigint[], states smallint[], new_payload {payload}, new_headers text, wake boolean
+    seqs bigint[], states smallint[], new_payload {payload}, new_headers text, wake boolean,
+    signed_by text
 ) RETURNS bigint[]
 {function_settings}
 AS $$
@@ -14,6 +15,9 @@ DECLARE
     ordered_handlers text[];
     ordered_keys text[];
     replayed bigint[];
+    intervention text := CASE
+        WHEN new_payload IS NULL AND new_headers IS NULL THEN 'replayed' ELSE 'edited'
+    END;
 BEGIN
     {require_read_committed}
     SELECT array_agg(m.handler), array_agg(m.ordering_key)
@@ -48,7 +52,8 @@ BEGIN
         UPDATE {inbox}_work AS w
         SET state = 0, claimable = w.ordering_key IS NULL, blocks = false, content = true,
             visible_at = instant, due_at = instant, finished_at = NULL,
-            started = 0, finished = 0, replays = w.replays + 1, last_error = NULL
+            started = 0, finished = 0, replays = w.replays + 1, last_error = NULL,
+            history = {signed}
         WHERE w.seq = ANY (ARRAY(SELECT seq FROM dead))
     ), finished AS MATERIALIZED (
         SELECT d.*, g.handler, g.ordering_key
@@ -67,7 +72,8 @@ BEGIN
             blocks, handler, ordering_key, worker, history
         )
         SELECT seq, instant, instant, leased_at, token, 0, 0, replays + 1, 0, ordering_key IS NULL,
-            false, handler, ordering_key, worker, history
+            false, handler, ordering_key, worker,
+            {signed}
         FROM finished
     ), changed AS (
         SELECT seq, handler, 3 AS state FROM dead

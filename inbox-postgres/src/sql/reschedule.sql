@@ -1,7 +1,7 @@
 -- Makes pending messages due at another time. A lease that has run out gets a new token, so that its
 -- holder is told so when it settles. Returns the numbers of those it changed.
 CREATE OR REPLACE FUNCTION {inbox}_reschedule(
-    seqs bigint[], new_due_at timestamptz, delay bigint, wake boolean
+    seqs bigint[], new_due_at timestamptz, delay bigint, wake boolean, signed_by text
 ) RETURNS bigint[]
 {function_settings}
 AS $$
@@ -10,6 +10,7 @@ DECLARE
     -- Before the time: see `claim_cursor.sql`.
     number xid8 := pg_current_xact_id();
     instant timestamptz;
+    intervention text := 'rescheduled';
     due timestamptz;
     stamp bigint;
     ordered_handlers text[];
@@ -46,7 +47,8 @@ BEGIN
         -- Not late: it is due no earlier than now.
         UPDATE {inbox}_work AS w
         SET state = 0, late = false, behind = false, visible_at = due, due_at = due,
-            token = CASE WHEN w.state = 1 THEN greatest(w.token + 1, stamp) ELSE w.token END
+            token = CASE WHEN w.state = 1 THEN greatest(w.token + 1, stamp) ELSE w.token END,
+            history = {signed}
         WHERE w.seq = ANY (ARRAY(SELECT seq FROM chosen))
     ), counted AS (
         INSERT INTO {inbox}_tally (handler, pending, leased)

@@ -119,7 +119,7 @@ BEGIN
                             END,
                             'error', coalesce(h.short_error, h.error)
                         )),
-                        '$[last - {kept_attempts} + 1 to last]'
+                        '$[last - {kept_entries} + 1 to last]'
                     )
                 END
             FROM held AS h

@@ -1,10 +1,10 @@
--- Counts by handler, and the message that has been due for longest. `lost`: leases that have run
+-- Counts by handler, of what is due up to `due_counted`, and the message that has been due for longest. `lost`: leases that have run
 -- out, which count as pending. What is leased is claimable and not late, or behind.
-CREATE OR REPLACE FUNCTION {inbox}_statistics()
+CREATE OR REPLACE FUNCTION {inbox}_statistics(due_counted bigint)
 RETURNS TABLE (
     handler text, pending bigint, leased bigint, processed bigint, dead bigint,
     discarded bigint, lost bigint, blocking bigint, due_since timestamptz, accepted_at timestamptz,
-    instant timestamptz, paused boolean
+    instant timestamptz, paused boolean, due bigint
 )
 {function_settings}
 AS $$
@@ -15,7 +15,7 @@ BEGIN
     RETURN QUERY
     SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, lost.n,
         blocking.n, due.visible_at, due.accepted_at, current,
-        EXISTS (SELECT FROM {inbox}_paused AS p WHERE p.handler = c.handler)
+        EXISTS (SELECT FROM {inbox}_paused AS p WHERE p.handler = c.handler), claimable.n
     FROM (
         SELECT t.handler, sum(t.pending)::bigint AS pending, sum(t.leased)::bigint AS leased,
             sum(t.processed)::bigint AS processed, sum(t.dead)::bigint AS dead,
@@ -38,6 +38,31 @@ BEGIN
         SELECT count(*) AS n FROM {inbox}_work AS w
         WHERE w.handler = c.handler AND w.blocks AND NOT w.behind
     ) AS blocking
+    CROSS JOIN LATERAL (
+        SELECT count(*) AS n
+        FROM (
+            (
+                SELECT FROM {inbox}_work AS w
+                WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 0
+                  AND w.visible_at <= current
+                LIMIT due_counted
+            )
+            UNION ALL
+            (
+                SELECT FROM {inbox}_work AS w
+                WHERE w.handler = c.handler AND w.late AND w.visible_at <= current
+                LIMIT due_counted
+            )
+            UNION ALL
+            (
+                SELECT FROM {inbox}_work AS w
+                WHERE w.handler = c.handler AND w.claimable AND NOT w.late AND w.state = 1
+                  AND w.visible_at <= current
+                LIMIT due_counted
+            )
+            LIMIT due_counted
+        ) AS first_due
+    ) AS claimable
     LEFT JOIN LATERAL (
         SELECT first.visible_at, m.accepted_at
         FROM (

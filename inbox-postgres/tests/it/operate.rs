@@ -46,9 +46,9 @@ async fn other_operations_alone_do_not_make_the_counts_grow() {
     let _ = store.receive_one(&message("1")).await.unwrap();
     for each in [
         "inbox_discard(
-             ARRAY[(SELECT seq FROM {schema}.inbox_message) + 0 * n], '{0}', false
+             ARRAY[(SELECT seq FROM {schema}.inbox_message) + 0 * n], '{0}', false, NULL
          ) AS discarded,
-         LATERAL {schema}.inbox_replay(discarded, '{4}', NULL, NULL, false)",
+         LATERAL {schema}.inbox_replay(discarded, '{4}', NULL, NULL, false, NULL)",
         "inbox_begin('h', '1', 'k', NULL, NULL, '{}', '', NULL, 0 * n, 0, 60000000, 'w') AS b,
          LATERAL {schema}.inbox_settle(
              ARRAY[b.found_seq], ARRAY[b.new_token], '{0}', NULL, NULL, NULL, NULL, NULL,

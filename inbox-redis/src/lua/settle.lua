@@ -1,9 +1,9 @@
--- ARGV: whether to drop payloads; how long to keep what was processed, or -1; how many attempts a history
+-- ARGV: whether to drop payloads; how long to keep what was processed, or -1; how many entries a history
 -- keeps; the number of commands to run with it (-1: a plain settlement), each as its number of words and
 -- the words; then for each settlement its key and, packed, outcome, number, token, a number of the
 -- outcome's own, and how many bytes of its text the history keeps; behind it, unless it is processed
 -- without a result, the outcome's text.
-local drop, keep, kept_attempts = ARGV[arg] == '1', tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
+local drop, keep, kept_entries = ARGV[arg] == '1', tonumber(ARGV[arg + 1]), tonumber(ARGV[arg + 2])
 local DONE, RESULT, RETRY, DIED, RELEASE, CORRUPT, DEFER, DEFER_WITH_ERROR = 0, 1, 2, 3, 4, 5, 6, 7
 local alone = ARGV[arg + 3] == '-1'
 local commands, at = {}, arg + 4
@@ -71,19 +71,11 @@ end
 -- Adds this end of its attempt to what became of the earlier ones, of which the newest are kept.
 local ENDS = {[RETRY] = 'retried', [DIED] = 'dead', [DEFER_WITH_ERROR] = 'deferred'}
 local function keep_attempt(s, one)
-  local field = history_field(s.key)
-  local lines = string.format('{"attempt":%s,"replays":%s,"worker":%s,"leased_at":%s,"ended_at":%s,"end":"%s","error":%s}',
+  local line = string.format('{"attempt":%s,"replays":%s,"worker":%s,"leased_at":%s,"ended_at":%s,"end":"%s","error":%s}',
     integer(s.started), integer(s.replays), cjson.encode(s.worker), s.leased and integer(s.leased) or 'null', integer(now), ENDS[one.outcome],
     cjson.encode(string.sub(one.value, 1, one.short)))
-  local before = history_of(s)
-  if before then
-    local _, breaks = string.gsub(before, '\n', '')
-    for _ = kept_attempts, breaks + 1 do before = string.sub(before, string.find(before, '\n', 1, true) + 1) end
-    lines = before .. '\n' .. lines
-  end
-  errs[#errs + 1] = field
-  errs[#errs + 1] = lines
-  set_flag(s, HAS_HISTORY, true)
+  errs[#errs + 1] = history_field(s.key)
+  errs[#errs + 1] = with_entry(s, line, kept_entries)
 end
 
 if not plain then whole = whole_runs(list) end

@@ -1,5 +1,25 @@
--- Answers, for each handler of the call, counts, the time, and the longest-due message.
+-- ARGV: up to how many due messages are counted. Answers, for each handler of the call, counts, the time,
+-- and the longest-due message.
+local due_counted = tonumber(ARGV[arg])
 local answer = {}
+
+local function count_due(keys)
+  local due = call('ZCOUNT', keys.due, 0, integer(now)) + call('ZCOUNT', keys.leased, 0, integer(now))
+  for _, set in ipairs({keys.run_due, keys.run_leased}) do
+    local seen = 0
+    while due < due_counted do
+      local members = call('ZRANGEBYSCORE', set, 0, integer(now), 'LIMIT', seen, 16)
+      for _, member in ipairs(members) do
+        local run = run_at(struct.unpack('>I6', member))
+        due = due + (run and run.n or 0)
+      end
+      if #members < 16 then break end
+      seen = seen + 16
+    end
+  end
+  return math.min(due, due_counted)
+end
+
 for handler, keys in pairs(handlers) do
   local one = {handler}
   for state = PENDING, BLOCKING do
@@ -23,6 +43,7 @@ for handler, keys in pairs(handlers) do
   one[11] = first and (struct.unpack('>I6', first[2])) or -1
   one[12] = s and s.accepted or -1
   one[13] = call('HGET', meta, pause_field(handler)) and 1 or 0
+  one[14] = count_due(keys)
   answer[#answer + 1] = one
 end
 return answer

@@ -27,6 +27,7 @@ pub(super) async fn clear_slice(
         states: NOT_LEASED,
         edit: &edit,
         due: Due::Now,
+        signature: None,
     };
     intervene_in_slice(connection, &filter, slice, act, NOT_LEASED).await
 }

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 
 use inbox_api::{
-    Cursor, Due, Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State,
+    Cursor, Due, Edit, Filter, Headers, History, Intervention, InterventionKind, Key, OperatorName,
+    Progress, Result, Slice, State,
 };
 use redis::Value;
 
@@ -27,6 +28,8 @@ pub(super) struct Act<'a> {
     pub(super) edit: &'a Edit,
     /// The new due time.
     pub(super) due: Due,
+    /// Who signs it as what.
+    pub(super) signature: Option<(InterventionKind, &'a OperatorName)>,
 }
 
 /// A text that is given or not, as the scripts take it.
@@ -86,7 +89,10 @@ async fn change(
     call.arg(act.mask())
         .arg(given(act.edit.payload.as_deref()))
         .arg(given(headers.as_ref().map(String::as_bytes)))
-        .arg(due_argument(act.due));
+        .arg(due_argument(act.due))
+        .arg(act.signature.map_or("", |(kind, _)| kind.as_str()))
+        .arg(act.signature.map_or("", |(_, by)| by.as_str()))
+        .arg(History::KEPT);
     for key in keys {
         call.arg(field(key));
     }

@@ -42,7 +42,13 @@ pub(super) async fn list(connection: &Connection, filter: &Filter, page: &Page) 
         Some(after) => (after + 1, LAST),
         None => (0, LAST),
     };
-    let scans = scan::begin(connection, filter, &filter.states, range, page.newest_first);
+    let scans = scan::begin(
+        connection,
+        filter,
+        filter.possible_states(),
+        range,
+        page.newest_first,
+    );
     // One more than asked for tells whether there is a next page.
     let mut found = scan::find(scans, limit + 1).await?;
     let more = found.len() > limit;
@@ -58,7 +64,13 @@ pub(super) async fn list(connection: &Connection, filter: &Filter, page: &Page) 
 }
 
 pub(super) async fn count(connection: &Connection, filter: &Filter) -> Result<u64> {
-    let scans = scan::begin(connection, filter, &filter.states, (0, LAST), false);
+    let scans = scan::begin(
+        connection,
+        filter,
+        filter.possible_states(),
+        (0, LAST),
+        false,
+    );
     let mut count = 0;
     for mut scan in scans {
         while !scan.is_over() {
@@ -128,7 +140,7 @@ async fn load_bodies(
         let history = reply::bytes(pair.optional())?;
         if let Some(record) = records.get_mut(*place) {
             match rows::history(history) {
-                Ok(history) => record.history = history,
+                Ok(history) => rows::add_history(record, history),
                 Err(reason) => {
                     let row = rows::corrupt_row(connection.layout(), shard, field, reason);
                     unreadable.push((*place, row));
@@ -164,6 +176,7 @@ async fn get_in(connection: &Connection, shard: u16, key: &Key) -> Result<Option
         .transpose()
         .map_err(corrupt)?;
     record.result = result;
-    record.history = rows::history(reply::bytes(answer.optional())?).map_err(corrupt)?;
+    let history = rows::history(reply::bytes(answer.optional())?).map_err(corrupt)?;
+    rows::add_history(&mut record, history);
     Ok(Some(record))
 }

@@ -128,6 +128,8 @@ fn matches(row: &Row, filter: &Filter, ids: &HashSet<&str>, states: &[State], no
             && filter.due_later_than.is_none()
             && filter.due_within.is_none()
             && filter.min_started.is_none()
+            && filter.max_started.is_none()
+            && !filter.blocking
             && filter.error_contains.is_none()
             && filter.error_type.is_none();
     };
@@ -149,6 +151,10 @@ fn matches(row: &Row, filter: &Filter, ids: &HashSet<&str>, states: &[State], no
         && filter
             .min_started
             .is_none_or(|least| record.attempts.started >= least)
+        && filter
+            .max_started
+            .is_none_or(|most| record.attempts.started <= most)
+        && (!filter.blocking || record.blocks_ordering_key)
         && filter
             .error_contains
             .as_ref()

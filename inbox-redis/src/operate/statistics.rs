@@ -41,16 +41,18 @@ impl Sum {
             statistics.oldest_due_age = (accepted >= 0).then(|| since(accepted));
         }
         statistics.paused |= row.number()? == 1;
+        statistics.due = (statistics.due + row.unsigned()?).min(HandlerStatistics::DUE_COUNTED);
         Ok(())
     }
 }
 
 pub(super) async fn statistics(connection: &Connection) -> Result<Statistics> {
     let handlers = handlers(connection).await?;
-    let calls = connection
-        .layout()
-        .all()
-        .map(|shard| connection.call(&STATISTICS, shard, &handlers));
+    let calls = connection.layout().all().map(|shard| {
+        let mut call = connection.call(&STATISTICS, shard, &handlers);
+        call.arg(HandlerStatistics::DUE_COUNTED);
+        call
+    });
     let mut statistics: BTreeMap<HandlerName, Sum> = BTreeMap::new();
     if !handlers.is_empty() {
         let answers = connection.run_all(calls.collect()).await?;

@@ -19,6 +19,6 @@ pub(crate) async fn clear_slice(
         states: all_but_leased.clone(),
         ..Filter::default()
     };
-    let change = Change::new(&database.statements.clear, &all_but_leased);
+    let change = Change::new(&database.statements.clear, &all_but_leased, None);
     change_slice(database, &change, &filter, slice).await
 }

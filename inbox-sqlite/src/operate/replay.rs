@@ -1,26 +1,34 @@
 //! Replaying: pending again, as if just accepted.
 
-use inbox_api::{Edit, Filter, Headers, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Edit, Filter, Headers, Intervention, Key, OperatorName, Progress, Result, Slice, State,
+};
 use tokio::time::Instant;
 
 use super::{
     records::find,
-    slice::{Change, change_slice},
+    slice::{Change, LastParameter, change_slice},
 };
 use crate::{connection::Database, error::failed};
 
-fn change(database: &Database) -> Change<'_> {
+fn change<'a>(database: &'a Database, edit: &Edit, by: Option<&'a OperatorName>) -> Change<'a> {
     let finals = [State::Processed, State::Dead, State::Discarded];
     Change {
         needs_payload: true,
-        ..Change::new(&database.statements.replay, &finals)
+        last: LastParameter::IsEdited(*edit != Edit::default()),
+        ..Change::new(&database.statements.replay, &finals, by)
     }
 }
 
-pub(crate) async fn replay(database: &Database, key: &Key, edit: &Edit) -> Result<Intervention> {
+pub(crate) async fn replay(
+    database: &Database,
+    key: &Key,
+    edit: &Edit,
+    by: Option<&OperatorName>,
+) -> Result<Intervention> {
     edit.check_payload(database.options.payload_limit)?;
     database
-        .run(|until| attempt(database, key, edit, until))
+        .run(|until| attempt(database, key, edit, by, until))
         .await
 }
 
@@ -28,6 +36,7 @@ async fn attempt(
     database: &Database,
     key: &Key,
     edit: &Edit,
+    by: Option<&OperatorName>,
     until: Instant,
 ) -> Result<Intervention> {
     let mut transaction = database.begin(until).await?;
@@ -41,7 +50,7 @@ async fn attempt(
             Intervention::PayloadDropped
         }
         Some(stored) => {
-            change(database)
+            change(database, edit, by)
                 .apply(&mut transaction, &[stored.seq], now)
                 .await?;
             if *edit != Edit::default() {
@@ -66,6 +75,13 @@ pub(crate) async fn replay_slice(
     database: &Database,
     filter: &Filter,
     slice: &Slice,
+    by: Option<&OperatorName>,
 ) -> Result<Progress> {
-    change_slice(database, &change(database), filter, slice).await
+    change_slice(
+        database,
+        &change(database, &Edit::default(), by),
+        filter,
+        slice,
+    )
+    .await
 }

@@ -19,7 +19,7 @@ impl<'a> Selection<'a> {
     pub(crate) fn new(filter: &'a Filter, now: i64) -> Self {
         Self {
             filter,
-            states: filter.states.clone(),
+            states: filter.possible_states().to_vec(),
             now,
         }
     }
@@ -55,7 +55,7 @@ impl<'a> Selection<'a> {
         }
     }
 
-    /// `?1` to `?18` of `list.sql`.
+    /// `?1` to `?20` of `list.sql`.
     pub(crate) fn bind(
         &self,
         text: SqlStr,
@@ -88,6 +88,8 @@ impl<'a> Selection<'a> {
             .bind(filter.due_within.map(ahead))
             .bind(filter.min_started)
             .bind(filter.error_type.as_ref().map(ErrorType::prefix))
+            .bind(filter.max_started)
+            .bind(filter.blocking)
     }
 }
 

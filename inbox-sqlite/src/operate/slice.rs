@@ -1,6 +1,8 @@
 //! What interventions have in common: messages that were found eligible under the write lock.
 
-use inbox_api::{Cursor, Due, Filter, Intervention, Key, Progress, Result, Slice, State};
+use inbox_api::{
+    Cursor, Due, Filter, Intervention, Key, OperatorName, Progress, Result, Slice, State,
+};
 use sqlx::{Connection as _, SqlStr, SqliteConnection};
 use tokio::time::Instant;
 
@@ -21,6 +23,13 @@ const NOTHING: Progress = Progress {
     next: None,
 };
 
+/// The fourth parameter of an intervention's statement, if it has one.
+pub(crate) enum LastParameter {
+    None,
+    Due(Due),
+    IsEdited(bool),
+}
+
 /// What an intervention does.
 pub(crate) struct Change<'a> {
     pub(crate) text: &'a SqlStr,
@@ -28,19 +37,21 @@ pub(crate) struct Change<'a> {
     pub(crate) eligible: Vec<State>,
     /// What a filter without states means.
     pub(crate) usual: State,
-    /// The third parameter of the statement, if it has one.
-    pub(crate) due: Option<Due>,
+    /// Who signs it.
+    pub(crate) by: Option<&'a OperatorName>,
+    pub(crate) last: LastParameter,
     /// Whether messages without a payload are passed over.
     pub(crate) needs_payload: bool,
 }
 
 impl<'a> Change<'a> {
-    pub(crate) fn new(text: &'a SqlStr, eligible: &[State]) -> Self {
+    pub(crate) fn new(text: &'a SqlStr, eligible: &[State], by: Option<&'a OperatorName>) -> Self {
         Self {
             text,
             eligible: eligible.to_vec(),
             usual: State::Dead,
-            due: None,
+            by,
+            last: LastParameter::None,
             needs_payload: false,
         }
     }
@@ -59,9 +70,12 @@ impl<'a> Change<'a> {
     ) -> Result<()> {
         let mut query = sqlx::query(self.text.clone())
             .bind(json(&sequences)?)
-            .bind(now);
-        if let Some(due) = self.due {
-            query = query.bind(due.resolve(now));
+            .bind(now)
+            .bind(self.by.map(|by| by.as_str().to_owned()));
+        match self.last {
+            LastParameter::None => {}
+            LastParameter::Due(due) => query = query.bind(due.resolve(now)),
+            LastParameter::IsEdited(is_edited) => query = query.bind(is_edited),
         }
         query.execute(connection).await.map_err(failed)?;
         Ok(())

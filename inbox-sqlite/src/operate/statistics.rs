@@ -17,6 +17,7 @@ async fn attempt(database: &Database, until: Instant) -> Result<Statistics> {
     let now = database.now();
     let returned = sqlx::query(database.statements.statistics.clone())
         .bind(now)
+        .bind(HandlerStatistics::DUE_COUNTED as i64)
         .fetch_all(&mut *connection)
         .await
         .map_err(failed)?;
@@ -49,6 +50,7 @@ fn handler_statistics(
     let lost = count(6)?;
     let mut statistics = HandlerStatistics::empty(handler);
     statistics.pending = count(1)? + lost;
+    statistics.due = count(11)?;
     statistics.leased = count(2)?.saturating_sub(lost);
     statistics.processed = count(3)?;
     statistics.dead = count(4)?;

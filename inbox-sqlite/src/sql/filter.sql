@@ -14,3 +14,5 @@
   AND (?16 IS NULL OR s.due_at <= ?16)
   AND (?17 IS NULL OR s.started >= ?17)
   AND (?18 IS NULL OR substr(s.last_error, 1, length(?18)) = ?18)
+  AND (?19 IS NULL OR s.started <= ?19)
+  AND (NOT ?20 OR s.blocks = 1)

@@ -1,5 +1,5 @@
 -- ?1 before this sequence number; the others as in list.sql.
-SELECT {columns}, iif(?19, m.payload, NULL), iif(?19, s.result, NULL), iif(?19, s.history, NULL)
+SELECT {columns}, iif(?21, m.payload, NULL), iif(?21, s.result, NULL), iif(?21, s.history, NULL)
 FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
 WHERE s.seq < ?1 AND {filter}
 ORDER BY s.seq DESC

@@ -1,8 +1,8 @@
--- What an intervention changes in one slice. Parameters as in list.sql; ?19 whether the payload must
+-- What an intervention changes in one slice. Parameters as in list.sql; ?21 whether the payload must
 -- still be there.
 SELECT s.seq
 FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
 WHERE s.seq > ?1 AND {filter}
-  AND (NOT ?19 OR m.payload_bytes IS NOT NULL)
+  AND (NOT ?21 OR m.payload_bytes IS NOT NULL)
 ORDER BY s.seq
 LIMIT ?2

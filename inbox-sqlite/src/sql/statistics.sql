@@ -1,7 +1,7 @@
--- ?1 now. The message that has been due for longest stands at the head of the claim index.
+-- ?1 now, ?2 up to how many due messages are counted. The message that has been due for longest stands at the head of the claim index.
 SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, c.lost,
     d.visible_at, m.accepted_at, c.blocking,
-    EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = c.handler)
+    EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = c.handler), c.due_counted
 FROM (
     SELECT n.handler,
         sum(iif(n.state = 0, n.n, 0)) AS pending,
@@ -17,6 +17,13 @@ FROM (
             SELECT count(*) FROM {inbox}_state AS b
             WHERE b.blocks = 1 AND b.handler = n.handler
         ) AS blocking,
+        (
+            SELECT count(*) FROM (
+                SELECT 1 FROM {inbox}_state AS q
+                WHERE q.claimable = 1 AND q.handler = n.handler AND q.visible_at <= ?1
+                LIMIT ?2
+            ) AS first_due
+        ) AS due_counted,
         (
             SELECT q.seq FROM {inbox}_state AS q
             WHERE q.claimable = 1 AND q.handler = n.handler AND q.visible_at <= ?1

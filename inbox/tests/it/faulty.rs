@@ -10,8 +10,8 @@ use async_trait::async_trait;
 use inbox::{
     Begun, Capabilities, ClaimRequest, Claims, Due, Edit, Effect, Error, ErrorKind, Extended,
     Filter, HandlerName, Inbox, Intervention, Invalid, Key, Kind, Lease, LeaseTerms, Listing,
-    Message, MessageId, Operate, Page, Progress, PurgeRequest, Receipt, Record, Result, Settled,
-    Settlement, Slice, Statistics, Store, Subscription,
+    Message, MessageId, Operate, OperatorName, Page, Progress, PurgeRequest, Receipt, Record,
+    Result, Settled, Settlement, Slice, Statistics, Store, Subscription,
 };
 use tokio::sync::Semaphore;
 
@@ -180,6 +180,10 @@ impl Store for FaultyStore {
 
 #[async_trait]
 impl Operate for FaultyStore {
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        self.inner.signed_by(operator)
+    }
+
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
         self.with("get", self.inner.get(key)).await
     }

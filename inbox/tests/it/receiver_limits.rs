@@ -261,6 +261,10 @@ struct Counted {
 
 #[async_trait::async_trait]
 impl Operate for Counted {
+    fn signed_by(&self, operator: &inbox::OperatorName) -> Arc<dyn Operate> {
+        self.inner.signed_by(operator)
+    }
+
     async fn get(&self, key: &inbox::Key) -> inbox::Result<Option<inbox::Record>> {
         self.inner.get(key).await
     }

@@ -176,6 +176,7 @@ impl Run {
             finished_at: None,
             last_error: None,
             history: Vec::new(),
+            interventions: Vec::new(),
             blocks_ordering_key: false,
             result: None,
             cursor: Cursor::from(place),

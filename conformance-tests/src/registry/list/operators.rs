@@ -151,6 +151,7 @@ macro_rules! operators {
             by_ids: "A filter by ids selects these, byte for byte, of any handler.",
             by_correlation_id: "A filter by correlation id compares that header byte for byte.",
             by_attempts: "A filter by attempts counts those that were started.",
+            by_what_blocks: "A filter by what blocks selects dead messages that hold up their ordering key.",
             by_due_time: "Filters by due time compare what was asked for last, at any distance.",
             by_time_of_the_end: "Filters by the time of the end select final messages, by that time.",
             by_error_type: "A filter by error type selects errors that begin with exactly this type.",
@@ -190,6 +191,10 @@ macro_rules! operators {
             a_blocked_key_shows: "Dead messages that hold up their ordering key have a number of their own.",
             a_blocked_key_shows_until_it_goes_on:
                 "That number falls when they are replayed, discarded or purged, one by one or many.",
+            what_is_due_is_counted: "What a claim would take now is counted, paused or not.",
+            what_falls_due_is_counted: "So is what was scheduled, retried or lost by its worker, once it is due.",
+            what_waits_for_its_key_is_not_due: "Of each ordering key the first is due, if it is free.",
+            due_is_counted_up_to_a_bound: "What is due is counted up to a bound, not the whole backlog.",
             a_finished_backlog_has_no_lag: "Final messages are neither backlog nor lag.",
         }
         schema (schema) {

@@ -289,6 +289,10 @@ macro_rules! work {
                 "Settlements of one batch each add to the history of their own message, or add nothing.",
             long_errors_are_cut: "Errors of past attempts are cut to their limit at a character, and without NUL.",
             inline_attempts_are_kept: "Attempts that were begun inline are in the history like those that were claimed.",
+            signed_interventions_are_kept: "What a handle that signs does to a message is kept: what, when and by whom.",
+            unsigned_and_refused_ones_are_not: "What another handle does leaves no note, nor does what is refused.",
+            slices_sign_what_they_change: "A slice signs each message that it changes, and no other.",
+            the_newest_of_both_are_kept: "Of attempts and interventions together the newest are kept.",
             listings_have_it_with_payloads: "Listings have histories where they have payloads, and for archives.",
         }
         ordering (ordering) {

@@ -8,8 +8,9 @@ use std::{
 
 use async_trait::async_trait;
 use inbox_api::{
-    AttemptEnd, Begun, Extended, Filter, Key, Lease, LeaseTerms, Listing, Message, Operate as _,
-    Page, PastAttempt, PurgeRequest, Record, Result, Settled, Settlement, State, Store as _,
+    AttemptEnd, Begun, Extended, Filter, History, Intervention, InterventionKind, Key, Lease,
+    LeaseTerms, Listing, Message, Operate as _, OperatorName, Page, PastAttempt, PurgeRequest,
+    Record, Result, Settled, Settlement, State, Store as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -48,7 +49,7 @@ pub(crate) fn all(history: Vec<PastAttempt>) -> Vec<PastAttempt> {
 }
 
 pub(crate) fn the_oldest(mut history: Vec<PastAttempt>) -> Vec<PastAttempt> {
-    history.truncate(PastAttempt::KEPT);
+    history.truncate(History::KEPT);
     history
 }
 
@@ -315,5 +316,37 @@ impl Defect for ExpiredWithout {
             record.history.clear();
         }
         Ok(listing)
+    }
+}
+
+pub(crate) fn without_interventions(record: &mut Record) {
+    record.interventions.clear();
+}
+
+pub(crate) fn latest_intervention_first(record: &mut Record) {
+    record.interventions.reverse();
+}
+
+pub(crate) fn edits_as_replays(record: &mut Record) {
+    for note in &mut record.interventions {
+        if note.kind == InterventionKind::Edited {
+            note.kind = InterventionKind::Replayed;
+        }
+    }
+}
+
+pub(crate) fn until_the_next_attempt(record: &mut Record) {
+    let last = record.history.last().map(|past| past.ended_at);
+    record.interventions.retain(|note| Some(note.at) >= last);
+}
+
+/// Signs for those who did not ask for it.
+pub(crate) struct SignsAnyway;
+
+#[async_trait]
+impl Defect for SignsAnyway {
+    async fn discard(&self, inner: &MemoryStore, key: &Key) -> Result<Intervention> {
+        let operator = OperatorName::new("the store").unwrap();
+        inner.signed_by(&operator).discard(key).await
     }
 }

@@ -181,6 +181,26 @@ pub(crate) fn leased_as_pending(handlers: &mut Vec<HandlerStatistics>) {
     }
 }
 
+pub(crate) fn all_pending_due(handlers: &mut Vec<HandlerStatistics>) {
+    for handler in handlers {
+        handler.due = handler.pending.min(HandlerStatistics::DUE_COUNTED);
+    }
+}
+
+pub(crate) fn paused_not_due(handlers: &mut Vec<HandlerStatistics>) {
+    for handler in handlers.iter_mut().filter(|handler| handler.paused) {
+        handler.due = 0;
+    }
+}
+
+pub(crate) fn backlog_counted(handlers: &mut Vec<HandlerStatistics>) {
+    for handler in handlers {
+        if handler.due == HandlerStatistics::DUE_COUNTED {
+            handler.due = handler.pending;
+        }
+    }
+}
+
 pub(crate) fn discarded_as_dead(handlers: &mut Vec<HandlerStatistics>) {
     for handler in handlers {
         handler.dead += std::mem::take(&mut handler.discarded);

@@ -11,9 +11,9 @@ use std::{
 use async_trait::async_trait;
 use inbox_api::{
     Begun, Capabilities, ClaimRequest, Claims, Due, Edit, Error, Extended, Filter, HandlerName,
-    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, Page, Progress,
-    PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice, Statistics, Store,
-    Subscription,
+    Intervention, Key, Lease, LeaseTerms, Listing, Message, Migration, Operate, OperatorName, Page,
+    Progress, PurgeRequest, Receipt, Record, Result, Schema, Settled, Settlement, Slice,
+    Statistics, Store, Subscription,
 };
 use inbox_memory::MemoryStore;
 
@@ -245,6 +245,11 @@ impl<D: Defect> Operate for Broken<D> {
         let statistics = |inner| self.defect.statistics(inner);
         self.ask("statistics", Statistics::default(), statistics)
             .await
+    }
+
+    fn signed_by(&self, operator: &OperatorName) -> Arc<dyn Operate> {
+        // What it changes is the store's own: defects of interventions are those of the unsigned.
+        self.inner.signed_by(operator)
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {

@@ -458,6 +458,12 @@ macro_rules! table {
                     => "statistics::a_finished_backlog_has_no_lag",
                 statistics_with_all_dead_block: broken::looking::Counts(broken::looking::all_dead_block)
                     => "statistics::a_blocked_key_shows",
+                statistics_with_all_pending_due: broken::looking::Counts(broken::looking::all_pending_due)
+                    => "statistics::what_is_due_is_counted",
+                statistics_with_paused_not_due: broken::looking::Counts(broken::looking::paused_not_due)
+                    => "statistics::what_is_due_is_counted",
+                statistics_that_count_the_backlog: broken::looking::Counts(broken::looking::backlog_counted)
+                    => "statistics::due_is_counted_up_to_a_bound",
                 statistics_with_empty_handlers: broken::looking::Counts(broken::looking::empty_handlers)
                     => "statistics::an_empty_inbox_has_none",
                 begin_without_a_result: broken::looking::Begins(broken::looking::without_a_result)

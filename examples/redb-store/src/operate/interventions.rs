@@ -1,8 +1,8 @@
 //! What an operator changes: replay, reschedule, discard and clear, of one message or a slice.
 
 use inbox_api::{
-    Cursor, Due, Edit, Filter, Intervention, Key, Progress, Result, Slice, State,
-    headers::CORRELATION_ID,
+    Cursor, Due, Edit, Filter, Intervention, InterventionKind, Key, OperatorName, PastIntervention,
+    Progress, Result, Slice, State, from_micros, headers::CORRELATION_ID,
 };
 use redb::ReadTransaction;
 
@@ -35,12 +35,24 @@ pub(crate) fn change_one(
     change(transaction, &row)
 }
 
+/// Adds to the history who did what.
+fn sign(after: &mut StateRow, kind: InterventionKind, by: Option<&OperatorName>, now: i64) {
+    if let Some(by) = by {
+        after.history.add_intervention(PastIntervention {
+            kind,
+            at: from_micros(now),
+            by: by.clone(),
+        });
+    }
+}
+
 /// Makes a final message pending again, as if it had just been accepted, in its old place in its
 /// ordering key. The token stays: it only ever grows.
 pub(crate) fn replay(
     transaction: &mut Transaction<'_>,
     before: &StateRow,
     edit: &Edit,
+    by: Option<&OperatorName>,
 ) -> Result<Intervention, Failure> {
     if before.stage.finished_at().is_none() {
         return Ok(Intervention::WrongState(
@@ -74,6 +86,12 @@ pub(crate) fn replay(
         after.correlation_id = headers.get(CORRELATION_ID).map(Into::into);
     }
     transaction.tables.result.remove(before.seq)?;
+    sign(
+        &mut after,
+        InterventionKind::of_replay(edit),
+        by,
+        transaction.now,
+    );
     transaction.replace(before, &after)?;
     Ok(Intervention::Done)
 }
@@ -82,6 +100,7 @@ pub(crate) fn replay(
 pub(crate) fn discard(
     transaction: &mut Transaction<'_>,
     before: &StateRow,
+    by: Option<&OperatorName>,
 ) -> Result<Intervention, Failure> {
     let shown = before.visible_state(transaction.now);
     if !matches!(shown, State::Pending | State::Dead) {
@@ -97,6 +116,7 @@ pub(crate) fn discard(
         // Its lease has run out, but its worker may still be at it: it shall find the lease lost.
         after.token = transaction.draw_token()?;
     }
+    sign(&mut after, InterventionKind::Discarded, by, transaction.now);
     transaction.replace(before, &after)?;
     Ok(Intervention::Done)
 }
@@ -106,6 +126,7 @@ pub(crate) fn reschedule(
     transaction: &mut Transaction<'_>,
     before: &StateRow,
     due: Due,
+    by: Option<&OperatorName>,
 ) -> Result<Intervention, Failure> {
     let shown = before.visible_state(transaction.now);
     if shown != State::Pending {
@@ -119,6 +140,12 @@ pub(crate) fn reschedule(
     if matches!(before.stage, Stage::Leased { .. }) {
         after.token = transaction.draw_token()?;
     }
+    sign(
+        &mut after,
+        InterventionKind::Rescheduled,
+        by,
+        transaction.now,
+    );
     transaction.replace(before, &after)?;
     Ok(Intervention::Done)
 }

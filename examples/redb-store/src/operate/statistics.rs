@@ -50,7 +50,7 @@ fn count_of(handler: &mut HandlerStatistics, code: u8) -> Option<&mut u64> {
 }
 
 /// Counts leases that have run out as pending, and adds how far the handler is behind. Looks at
-/// the first row of an index, and at as many leases as workers have lost: not at the backlog.
+/// the first rows of an index, and at as many leases as workers have lost: not at the backlog.
 fn add_delay(
     transaction: &ReadTransaction,
     handler: &mut HandlerStatistics,
@@ -61,7 +61,11 @@ fn add_delay(
         transaction.open_table(LEASE)?,
     );
     let name = handler.handler.as_str();
-    let mut oldest = come(&ready, name, now)?.next().transpose()?;
+    let (mut oldest, mut due) = (None, 0);
+    for moment in come(&ready, name, now)?.take(HandlerStatistics::DUE_COUNTED as usize) {
+        oldest = Some(oldest.unwrap_or(moment?));
+        due += 1;
+    }
     let mut run_out = 0;
     for moment in come(&lease, name, now)? {
         let moment = moment?;
@@ -70,6 +74,7 @@ fn add_delay(
     }
     handler.leased = handler.leased.saturating_sub(run_out);
     handler.pending = handler.pending.saturating_add(run_out);
+    handler.due = HandlerStatistics::DUE_COUNTED.min(due + run_out);
     let Some((due_at, seq)) = oldest else {
         return Ok(());
     };

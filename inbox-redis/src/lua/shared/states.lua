@@ -37,6 +37,16 @@ local function history_of(s)
   return s and s.flags and has_flag(s, HAS_HISTORY) and call('HGET', errors, history_field(s.key))
 end
 
+-- The history with another line, which says that it is there, and without the oldest of more than `kept`.
+local function with_entry(s, line, kept)
+  local before = history_of(s)
+  set_flag(s, HAS_HISTORY, true)
+  if not before then return line end
+  local _, breaks = string.gsub(before, '\n', '')
+  for _ = kept, breaks + 1 do before = string.sub(before, string.find(before, '\n', 1, true) + 1) end
+  return before .. '\n' .. line
+end
+
 -- Every state that a script looks at is read once and written once.
 local states, dirty = {}, {}
 

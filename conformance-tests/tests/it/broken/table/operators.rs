@@ -27,6 +27,16 @@ macro_rules! operators {
                     => "history::it_outlives_a_discard_and_its_payload",
                 history_with_the_processed: broken::looking::Shows(broken::history::with_the_processed)
                     => "history::what_has_no_error_is_not_kept",
+                interventions_forgotten: broken::looking::Shows(broken::history::without_interventions)
+                    => "history::signed_interventions_are_kept",
+                interventions_latest_first: broken::looking::Shows(broken::history::latest_intervention_first)
+                    => "history::signed_interventions_are_kept",
+                interventions_that_call_edits_replays: broken::looking::Shows(broken::history::edits_as_replays)
+                    => "history::signed_interventions_are_kept",
+                interventions_until_the_next_attempt: broken::looking::Shows(broken::history::until_the_next_attempt)
+                    => "history::signed_interventions_are_kept",
+                interventions_of_unsigned_handles: broken::history::SignsAnyway
+                    => "history::unsigned_and_refused_ones_are_not",
                 history_without_deferrals: broken::looking::Shows(broken::history::without_deferrals)
                     => "history::errors_are_kept_in_order",
                 history_without_the_dead: broken::looking::Shows(broken::history::without_the_dead)
@@ -145,6 +155,12 @@ macro_rules! operators {
                     => "selection::by_correlation_id",
                 attempts_forgotten: broken::rescheduling::CountForgets(|filter| filter.min_started = None)
                     => "selection::by_attempts",
+                most_attempts_forgotten: broken::rescheduling::CountForgets(|filter| filter.max_started = None)
+                    => "selection::by_attempts",
+                blocking_forgotten: broken::rescheduling::CountForgets(|filter| filter.blocking = false)
+                    => "selection::by_what_blocks",
+                reschedule_of_what_blocks_nothing: broken::rescheduling::RescheduleForgets(|filter| filter.blocking = false)
+                    => "filters::a_reschedule_changes_what_its_filter_lists",
                 schedule_forgotten: broken::rescheduling::CountForgets(broken::rescheduling::scheduled_is_all)
                     => "selection::by_due_time",
                 due_time_forgotten: broken::rescheduling::CountForgets(|filter| filter.due_within = None)
