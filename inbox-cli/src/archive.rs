@@ -16,7 +16,9 @@ use anyhow::{Context, Result, ensure};
 use async_trait::async_trait;
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inbox::{Archiver, Record};
-use inbox_dashboard::view::{PastAttemptView, RecordView, history};
+use inbox_dashboard::view::{
+    InterventionView, PastAttemptView, RecordView, history, interventions,
+};
 use serde::Serialize;
 use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex, time::timeout};
 
@@ -39,6 +41,7 @@ struct Line<'a> {
     #[serde(flatten)]
     record: RecordView<'a>,
     history: Vec<PastAttemptView<'a>>,
+    interventions: Vec<InterventionView<'a>>,
     payload_base64: Option<String>,
     result_base64: Option<String>,
 }
@@ -169,6 +172,7 @@ impl Archiver for ArchiveFile {
             let line = Line {
                 record: RecordView::from(record),
                 history: history(record),
+                interventions: interventions(record),
                 payload_base64: record.payload.as_ref().map(|bytes| BASE64.encode(bytes)),
                 result_base64: record.result.as_ref().map(|bytes| BASE64.encode(bytes)),
             };

@@ -6,7 +6,9 @@ use clap::{
     Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
     parser::ValueSource,
 };
-use inbox::{ErrorType, Filter, HandlerName, Kind, MessageId, OrderingKey, State, StoreKind};
+use inbox::{
+    ErrorType, Filter, HandlerName, Kind, MessageId, OperatorName, OrderingKey, State, StoreKind,
+};
 pub(crate) use inbox_dashboard::text::parse_duration as duration;
 
 use crate::{
@@ -284,6 +286,12 @@ pub(crate) struct FilterArgs {
     /// Only messages with at least this many attempts
     #[arg(long, value_name = "N")]
     pub(crate) min_attempts: Option<u32>,
+    /// Only messages with at most this many attempts
+    #[arg(long, value_name = "N")]
+    pub(crate) max_attempts: Option<u32>,
+    /// Only dead messages that hold up the later ones of their ordering key
+    #[arg(long)]
+    pub(crate) blocking: bool,
 }
 
 impl FilterArgs {
@@ -307,6 +315,8 @@ impl FilterArgs {
             due_later_than: self.due_later_than,
             due_within: self.due_within,
             min_started: self.min_attempts,
+            max_started: self.max_attempts,
+            blocking: self.blocking,
             error_contains: self.error,
             error_type: self.error_type,
         }
@@ -332,9 +342,18 @@ pub(crate) struct SelectionArgs {
     /// Change nothing, and say how many messages it would be (with --all)
     #[arg(long)]
     pub(crate) dry_run: bool,
+    /// Who does this, for the note that each changed message keeps [default: the value of USER]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<OperatorName>,
 }
 
 impl SelectionArgs {
+    /// Who signs the changes, if that is known.
+    pub(crate) fn operator(&self) -> Option<OperatorName> {
+        let user = || OperatorName::new(std::env::var("USER").ok()?).ok();
+        self.by.clone().or_else(user)
+    }
+
     /// Ends the program when options that belong to --all come with ids: ignoring a filter would
     /// change messages that it was meant to spare. (Clap drops `requires` where its target
     /// conflicts with something that is there.)

@@ -13,6 +13,8 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use inbox_http::{Guard, Token, authorization, host};
 use subtle::ConstantTimeEq as _;
 
+use inbox::OperatorName;
+
 use crate::{fault::Fault, text};
 
 /// The operator of a request: who is named in the audit log. An application's own authentication puts it into
@@ -28,6 +30,12 @@ impl Operator {
     #[must_use]
     pub fn new(name: &str) -> Self {
         Self(text::one_line(name, Self::MOST))
+    }
+
+    /// The name, as messages keep it with what its bearer did.
+    pub(crate) fn signature(&self) -> Option<OperatorName> {
+        let end = self.0.floor_char_boundary(OperatorName::MAX_BYTES);
+        OperatorName::new(&self.0[..end]).ok()
     }
 
     /// The name.

@@ -38,7 +38,8 @@
 //!
 //! # Audit log
 //! Each change is told through `tracing` at its begin and its end, as INFO with the target `inbox::audit`:
-//! `operator`, `action`, `messages` (which), `changed`, `refused`, `error`. Never a payload.
+//! `operator`, `action`, `messages` (which), `changed`, `refused`, `error`. Never a payload. Each changed message
+//! keeps who did what and when, too: [`Record::interventions`](inbox::Record::interventions).
 //!
 //! # Admin API
 //! Under `api/`, with the same authentication; its description is `api/openapi.json` (OpenAPI 3.1).

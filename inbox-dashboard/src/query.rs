@@ -79,6 +79,8 @@ impl Parameters {
             due_later_than: self.take("due_later_than")?,
             due_within: self.take("due_within")?,
             min_attempts: self.read("min_attempts")?,
+            max_attempts: self.read("max_attempts")?,
+            blocking: self.has("blocking")?,
             error: self.take("error")?,
             error_type: self.take("error_type")?,
             error_shape: self.take("error_shape")?,
@@ -131,6 +133,9 @@ pub(crate) struct Wanted {
     pub(crate) due_later_than: Option<String>,
     pub(crate) due_within: Option<String>,
     pub(crate) min_attempts: Option<u32>,
+    pub(crate) max_attempts: Option<u32>,
+    /// Dead ones that hold their ordering key up.
+    pub(crate) blocking: bool,
     pub(crate) error: Option<String>,
     pub(crate) error_type: Option<String>,
     /// Whose last error has no type, and this shape: a group of dead letters that no field of [`Filter`]
@@ -250,6 +255,8 @@ impl Wanted {
             due_later_than: time("due_later_than", &self.due_later_than)?,
             due_within: time("due_within", &self.due_within)?,
             min_started: self.min_attempts,
+            max_started: self.max_attempts,
+            blocking: self.blocking,
             error_contains: self.error.clone(),
             error_type: error_type.map_err(|e| Fault::invalid(format!("error_type: {e}")))?,
         };
@@ -287,11 +294,14 @@ impl Wanted {
             Some((name, value.clone()))
         });
         pairs.extend(set);
-        if let Some(least) = self.min_attempts {
-            pairs.push(("min_attempts", least.to_string()));
+        for (name, attempts) in [
+            ("min_attempts", self.min_attempts),
+            ("max_attempts", self.max_attempts),
+        ] {
+            pairs.extend(attempts.map(|attempts| (name, attempts.to_string())));
         }
-        if self.no_error {
-            pairs.push(("no_error", "true".to_owned()));
+        for (name, is_set) in [("blocking", self.blocking), ("no_error", self.no_error)] {
+            pairs.extend(is_set.then(|| (name, "true".to_owned())));
         }
         pairs
     }
@@ -342,7 +352,7 @@ mod tests {
     fn what_is_said_again_means_the_same() {
         let text = "state=dead&state=pending&handler=a%2Fb&id=1&id=2&kind=k&ordering_key=o&\
             correlation_id=c&older_than=90s&newer_than=7d&finished_longer_ago=1h&finished_within=2h&\
-            due_later_than=0s&due_within=5m&min_attempts=3&error=x+y&error_type=a%3A%3Ab&error_shape=x+%23";
+            due_later_than=0s&due_within=5m&min_attempts=3&max_attempts=4&blocking=true&error=x+y&error_type=a%3A%3Ab&error_shape=x+%23";
         let mut parameters = Parameters::parse(text.as_bytes());
         let wanted = parameters.wanted().unwrap();
         parameters.end().unwrap();
@@ -352,6 +362,7 @@ mod tests {
         let selection = wanted.selection().unwrap();
         let set = format!("{:?}", selection.filter);
         assert!(!set.contains("None") && !set.contains("[]"), "{set}");
+        assert!(selection.filter.blocking);
     }
 
     #[test]

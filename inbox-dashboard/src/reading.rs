@@ -137,10 +137,10 @@ pub(crate) fn holding(statistics: &Statistics, handler: Option<&HandlerName>) ->
     meant.map(|counts| counts.blocking).sum()
 }
 
-/// The dead messages of a handler, or of all.
-pub(crate) fn dead_of(handler: Option<HandlerName>) -> Selection {
+/// The dead messages that hold ordering keys up: of a handler, or of all.
+pub(crate) fn blocking(handler: Option<HandlerName>) -> Selection {
     Selection::from(Filter {
-        states: vec![State::Dead],
+        blocking: true,
         handler,
         ..Filter::default()
     })

@@ -1,7 +1,10 @@
 //! Messages and groups of them as JSON: what the admin API answers, and `inbox --json` prints.
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
-use inbox::{AttemptEnd, HandlerStatistics, Headers, MessageGroup, PastAttempt, Record, State};
+use inbox::{
+    AttemptEnd, HandlerStatistics, Headers, InterventionKind, MessageGroup, PastAttempt,
+    PastIntervention, Record, State,
+};
 use serde::Serialize;
 
 use crate::text::time;
@@ -97,6 +100,31 @@ impl<'a> From<&'a PastAttempt> for PastAttemptView<'a> {
     }
 }
 
+/// What an operator did.
+#[derive(Debug, Serialize)]
+pub struct InterventionView<'a> {
+    intervention: InterventionKind,
+    at: String,
+    by: &'a str,
+}
+
+impl<'a> From<&'a PastIntervention> for InterventionView<'a> {
+    fn from(done: &'a PastIntervention) -> Self {
+        Self {
+            intervention: done.kind,
+            at: time(done.at),
+            by: done.by.as_str(),
+        }
+    }
+}
+
+/// The interventions in a record.
+#[must_use]
+pub fn interventions(record: &Record) -> Vec<InterventionView<'_>> {
+    let done = record.interventions.iter();
+    done.map(InterventionView::from).collect()
+}
+
 /// The past attempts of a record.
 #[must_use]
 pub fn history(record: &Record) -> Vec<PastAttemptView<'_>> {
@@ -109,6 +137,7 @@ pub struct WholeView<'a> {
     #[serde(flatten)]
     record: RecordView<'a>,
     history: Vec<PastAttemptView<'a>>,
+    interventions: Vec<InterventionView<'a>>,
     payload: Option<&'a str>,
     payload_base64: Option<String>,
     result: Option<&'a str>,
@@ -122,6 +151,7 @@ impl<'a> From<&'a Record> for WholeView<'a> {
         Self {
             record: RecordView::from(record),
             history: history(record),
+            interventions: interventions(record),
             payload,
             payload_base64,
             result,
@@ -137,6 +167,7 @@ impl WholeView<'_> {
         Self {
             record: self.record.without_headers(),
             history: self.history,
+            interventions: self.interventions,
             payload: None,
             payload_base64: None,
             result: None,
@@ -191,6 +222,7 @@ impl<'a> From<&'a MessageGroup> for GroupView<'a> {
 pub struct StatisticsView<'a> {
     handler: &'a str,
     pending: u64,
+    due: u64,
     leased: u64,
     processed: u64,
     dead: u64,
@@ -206,6 +238,7 @@ impl<'a> From<&'a HandlerStatistics> for StatisticsView<'a> {
         Self {
             handler: counts.handler.as_str(),
             pending: counts.pending,
+            due: counts.due,
             leased: counts.leased,
             processed: counts.processed,
             dead: counts.dead,

@@ -1,6 +1,8 @@
 //! Doing a change, message by message or slice by slice.
 
-use inbox::{Edit, ErrorKind, Filter, Inbox, Intervention, Key, Page, Progress, Slice, State};
+use inbox::{
+    Edit, ErrorKind, Filter, Inbox, Intervention, Key, Operate, Page, Progress, Slice, State,
+};
 
 use crate::{
     fault::Fault,
@@ -64,6 +66,11 @@ pub(crate) fn selection(action: &Action, mut selection: Selection) -> Result<Sel
 }
 
 pub(crate) async fn run(store: &dyn Inbox, job: &Job, work: Work) -> inbox::Result<()> {
+    let signing = job.operator.signature().map(|by| store.signed_by(&by));
+    let operate: &dyn Operate = match &signing {
+        Some(signing) => signing.as_ref(),
+        None => store,
+    };
     match work {
         Work::Each {
             keys,
@@ -74,7 +81,7 @@ pub(crate) async fn run(store: &dyn Inbox, job: &Job, work: Work) -> inbox::Resu
                 if job.stop.is_cancelled() {
                     break;
                 }
-                match one(store, &job.action, &key, also_processed).await {
+                match one(operate, &job.action, &key, also_processed).await {
                     Ok(Intervention::Done) => job.add_changed(1),
                     Ok(refusal) => job.refuse(&key, reason(&job.action, refusal)),
                     Err(error) if error.kind() == ErrorKind::Invalid => {
@@ -88,16 +95,16 @@ pub(crate) async fn run(store: &dyn Inbox, job: &Job, work: Work) -> inbox::Resu
         Work::All(selection) => {
             job.expect(reading::count(store, &selection).await?);
             if selection.beyond.is_some() {
-                all_beyond(store, job, &selection).await
+                all_beyond(store, operate, job, &selection).await
             } else {
-                all(store, job, &selection.filter).await
+                all(operate, job, &selection.filter).await
             }
         }
     }
 }
 
 async fn one(
-    store: &dyn Inbox,
+    store: &dyn Operate,
     action: &Action,
     key: &Key,
     also_processed: bool,
@@ -142,7 +149,7 @@ fn reason(action: &Action, refusal: Intervention) -> String {
 }
 
 async fn step(
-    store: &dyn Inbox,
+    store: &dyn Operate,
     action: &Action,
     filter: &Filter,
     slice: &Slice,
@@ -154,7 +161,7 @@ async fn step(
     }
 }
 
-async fn all(store: &dyn Inbox, job: &Job, filter: &Filter) -> inbox::Result<()> {
+async fn all(store: &dyn Operate, job: &Job, filter: &Filter) -> inbox::Result<()> {
     let mut slice = Slice {
         after: None,
         limit: SLICE,
@@ -171,7 +178,12 @@ async fn all(store: &dyn Inbox, job: &Job, filter: &Filter) -> inbox::Result<()>
 }
 
 /// The same for what goes beyond filters: those of a page that belong to it, by their ids.
-async fn all_beyond(store: &dyn Inbox, job: &Job, selection: &Selection) -> inbox::Result<()> {
+async fn all_beyond(
+    store: &dyn Inbox,
+    operate: &dyn Operate,
+    job: &Job,
+    selection: &Selection,
+) -> inbox::Result<()> {
     let mut page = Page::first(SLICE);
     while !job.stop.is_cancelled() {
         let listing = reading::list(store, selection, &page).await?;
@@ -187,7 +199,7 @@ async fn all_beyond(store: &dyn Inbox, job: &Job, selection: &Selection) -> inbo
                 ids: own.map(|record| record.key.id.clone()).collect(),
                 ..selection.filter.clone()
             };
-            all(store, job, &filter).await?;
+            all(operate, job, &filter).await?;
         }
         if listing.next.is_none() {
             break;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use inbox::{Filter, Inbox, Intervention, Key, Progress, Slice, State};
+use inbox::{Filter, Inbox, Intervention, Key, Operate, Progress, Slice, State};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -68,10 +68,10 @@ pub(crate) async fn run(global: &Global, args: DiscardArgs) -> Result<Exit> {
         args.selection,
         args.states,
         &DISCARDED,
-        async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
+        async |store: &dyn Operate, key: &Key| -> inbox::Result<Intervention> {
             store.discard(key).await
         },
-        async |store: &dyn Inbox, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
+        async |store: &dyn Operate, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
             store.discard_slice(filter, slice).await
         },
     )
@@ -86,8 +86,8 @@ pub(crate) async fn intervene(
     selection: SelectionArgs,
     states: Vec<impl Into<State>>,
     verb: &Verb,
-    one: impl AsyncFn(&dyn Inbox, &Key) -> inbox::Result<Intervention>,
-    many: impl AsyncFn(&dyn Inbox, &Filter, &Slice) -> inbox::Result<Progress>,
+    one: impl AsyncFn(&dyn Operate, &Key) -> inbox::Result<Intervention>,
+    many: impl AsyncFn(&dyn Operate, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
     if selection.all && selection.dry_run {
         let mut filter = selection.filter.filter(selection.handler, states);
@@ -108,13 +108,18 @@ pub(crate) async fn intervene(
         changed: 0,
         refusals: Vec::new(),
     };
+    let signing = selection.operator().map(|by| store.signed_by(&by));
+    let operate: &dyn Operate = match &signing {
+        Some(signing) => signing.as_ref(),
+        None => store,
+    };
     let ended = if selection.all {
         let filter = selection.filter.filter(selection.handler, states);
-        work.all(async |slice: &Slice| many(store, &filter, slice).await)
+        work.all(async |slice: &Slice| many(operate, &filter, slice).await)
             .await
     } else {
         let lookup = Lookup::new(store, selection.handler);
-        let one = async |key: &Key| one(store, key).await;
+        let one = async |key: &Key| one(operate, key).await;
         work.each(selection.ids, lookup, verb, one).await
     };
     // What is changed is changed, also if the rest has failed.

@@ -15,7 +15,7 @@ use async_trait::async_trait;
 use clap::Args;
 use inbox::{
     Completion, Context, Failure, Filter, Handler, HandlerName, HandlerStatistics, Inbox,
-    OrderingKey, Page, Processor, RetryPolicy, Router, State, Summary,
+    OrderingKey, Page, Processor, RetryPolicy, Router, Summary,
 };
 use indicatif::ProgressBar;
 use serde_json::json;
@@ -326,19 +326,15 @@ fn waits_for(counts: &HandlerStatistics) -> String {
     format!("waiting for {}", parts.join(" and "))
 }
 
-/// An ordering key of `handler` that a dead message blocks, looked for among the first dead ones.
+/// An ordering key of `handler` that a dead message blocks.
 async fn blocked_key(store: &dyn Inbox, handler: &HandlerName) -> Option<OrderingKey> {
-    let dead = Filter {
-        states: vec![State::Dead],
+    let blocking = Filter {
         handler: Some(handler.clone()),
+        blocking: true,
         ..Filter::default()
     };
-    let listing = store.list(&dead, &Page::first(Page::MAX)).await.ok()?;
-    let mut blocking = listing
-        .records
-        .into_iter()
-        .filter(|r| r.blocks_ordering_key);
-    blocking.next()?.ordering_key
+    let listing = store.list(&blocking, &Page::first(1)).await.ok()?;
+    listing.records.into_iter().next()?.ordering_key
 }
 
 /// What happened, in one line.

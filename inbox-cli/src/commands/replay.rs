@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use inbox::{Bytes, Edit, ErrorKind, Headers, Inbox, Intervention, Key, Progress, Slice, State};
+use inbox::{Bytes, Edit, ErrorKind, Headers, Intervention, Key, Operate, Progress, Slice, State};
 
 use crate::{
     args::{FinalStateArg, Global, SelectionArgs, wrong_usage},
@@ -104,7 +104,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         args.selection,
         args.states,
         &REPLAYED,
-        async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
+        async |store: &dyn Operate, key: &Key| -> inbox::Result<Intervention> {
             let headers = match store.get(key).await {
                 Ok(None) => return Ok(Intervention::NotFound),
                 Ok(Some(record)) if !allowed.contains(&record.state) => {
@@ -118,7 +118,7 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
             let edit = args.edits.edit(headers, payload.clone())?;
             store.replay(key, &edit).await
         },
-        async |store: &dyn Inbox,
+        async |store: &dyn Operate,
                filter: &inbox::Filter,
                slice: &Slice|
                -> inbox::Result<Progress> { store.replay_slice(filter, slice).await },

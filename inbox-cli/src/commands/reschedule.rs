@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{Due, Filter, Inbox, Intervention, Key, Progress, Slice, State};
+use inbox::{Due, Filter, Intervention, Key, Operate, Progress, Slice, State};
 use inbox_dashboard::text::parse_time;
 
 use crate::{
@@ -47,10 +47,10 @@ pub(crate) async fn run(global: &Global, args: RescheduleArgs) -> Result<Exit> {
         args.selection,
         Vec::<State>::new(),
         &RESCHEDULED,
-        async |store: &dyn Inbox, key: &Key| -> inbox::Result<Intervention> {
+        async |store: &dyn Operate, key: &Key| -> inbox::Result<Intervention> {
             store.reschedule(key, due).await
         },
-        async |store: &dyn Inbox, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
+        async |store: &dyn Operate, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
             store.reschedule_slice(filter, slice, due).await
         },
     )

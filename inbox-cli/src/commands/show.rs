@@ -2,7 +2,7 @@
 
 use anyhow::{Result, bail};
 use clap::Args;
-use inbox::{HandlerName, PastAttempt, Record, State};
+use inbox::{HandlerName, PastAttempt, PastIntervention, Record, State};
 use inbox_dashboard::view::WholeView;
 
 use crate::{
@@ -132,7 +132,8 @@ fn print(record: &Record) -> Result<()> {
     for (name, value) in record.headers.iter() {
         output::line(format!("{:<13}{}: {}", "header", text(name), text(value)))?;
     }
-    print_history(&record.history)
+    print_history(&record.history)?;
+    print_interventions(&record.interventions)
 }
 
 /// What became of earlier attempts, if any ended with an error.
@@ -152,6 +153,23 @@ fn print_history(history: &[PastAttempt]) -> Result<()> {
             output::cell(past.worker.as_str(), 40),
             past.end.to_string(),
             output::cell(&past.error, 200),
+        ]);
+    }
+    output::line("")?;
+    output::print(table)
+}
+
+/// What operators did to it, if they signed.
+fn print_interventions(interventions: &[PastIntervention]) -> Result<()> {
+    if interventions.is_empty() {
+        return Ok(());
+    }
+    let mut table = output::table(&["operator", "did", "at"]);
+    for done in interventions {
+        table.add_row([
+            output::cell(done.by.as_str(), 40),
+            done.kind.to_string(),
+            output::time(done.at),
         ]);
     }
     output::line("")?;

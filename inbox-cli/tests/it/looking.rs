@@ -21,12 +21,13 @@ fn a_message_is_shown_with_its_past_attempts() {
     place
         .inbox(&[&process[..], &["--", "sh", "-c", script]].concat())
         .exits(4);
-    place.inbox(&["replay", "a"]).exits(0);
+    place.inbox(&["replay", "a", "--by", "ada"]).exits(0);
     let shown = place.inbox(&["show", "a"]).exits(0);
     let table: Vec<&str> = shown
         .stdout
         .lines()
         .skip_while(|line| !line.starts_with("ATTEMPT"))
+        .take_while(|line| !line.is_empty())
         .collect();
     assert_eq!(table.len(), 3, "{shown:?}");
     for (row, parts) in table[1..].iter().zip([
@@ -46,6 +47,13 @@ fn a_message_is_shown_with_its_past_attempts() {
     assert_eq!(history[1]["leased_at"], json[0]["leased_at"]);
     assert!(history[1]["error"].as_str().unwrap().contains("reason 2"));
     assert!(history[1]["took_ms"].is_u64());
+    shown.says("ada       replayed");
+    let done = json[0]["interventions"].as_array().unwrap();
+    assert_eq!(done.len(), 1, "{done:?}");
+    assert_eq!(
+        (&done[0]["by"], &done[0]["intervention"]),
+        (&"ada".into(), &"replayed".into())
+    );
 }
 
 #[test]

@@ -50,8 +50,12 @@ fn dead_ones_are_summarised_by_the_type_of_their_error() {
             "1h",
             "--min-attempts",
             "1",
+            "--max-attempts",
+            "9",
         ];
         assert_eq!(place.inbox(&all).exits(0).json().len(), 3);
+        let blocking = ["list", "--json", "--blocking"];
+        assert_eq!(place.inbox(&blocking).exits(0).json().len(), 0);
         place
             .inbox(&["list", "--error-type", "no type"])
             .exits(2)

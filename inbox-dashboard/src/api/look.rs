@@ -122,7 +122,7 @@ pub(super) async fn keys(
 ) -> Result<Response, Fault> {
     let handler = parameters.read::<HandlerName>("handler")?;
     parameters.end()?;
-    let selection = reading::dead_of(handler);
+    let selection = reading::blocking(handler);
     let tally = within(Tally::of(shared.store.as_ref(), &selection, tally::MOST)).await?;
     let keys = tally.keys().into_iter().map(|row| {
         value!({

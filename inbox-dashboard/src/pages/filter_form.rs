@@ -66,7 +66,22 @@ pub(super) fn filter_form(
     ];
     let set =
         |fields: &[(&str, &str, Option<&String>)]| fields.iter().any(|field| field.2.is_some());
-    let is_open = set(&rare) || set(&times) || wanted.min_attempts.is_some() || wanted.no_error;
+    let attempts = [
+        ("min_attempts", "Attempts, at least", wanted.min_attempts),
+        ("max_attempts", "Attempts, at most", wanted.max_attempts),
+    ];
+    let flags = [
+        (
+            "blocking",
+            "Blocks its ordering key (dead)",
+            wanted.blocking,
+        ),
+        ("no_error", "Without an error", wanted.no_error),
+    ];
+    let is_open = set(&rare)
+        || set(&times)
+        || attempts.iter().any(|field| field.2.is_some())
+        || flags.iter().any(|flag| flag.2);
     let more_ids = wanted.id.iter().skip(1);
     html! {
         search {
@@ -91,13 +106,17 @@ pub(super) fn filter_form(
                         @for (name, label, value) in rare { (field(name, label, value, "")) }
                         @for id in more_ids { (field("id", "or", Some(id), "")) }
                         @for (name, label, value) in times { (field(name, label, value, "30s, 12h, 7d")) }
-                        label {
-                            span { "Attempts, at least" }
-                            input type="number" name="min_attempts" min="0" value=[wanted.min_attempts];
+                        @for (name, label, value) in attempts {
+                            label {
+                                span { (label) }
+                                input type="number" name=(name) min="0" value=[value];
+                            }
                         }
-                        label {
-                            input type="checkbox" name="no_error" value="true" checked[wanted.no_error];
-                            " Without an error"
+                        @for (name, label, is_set) in flags {
+                            label {
+                                input type="checkbox" name=(name) value="true" checked[is_set];
+                                " " (label)
+                            }
                         }
                     }
                 }

@@ -28,7 +28,7 @@ pub(crate) async fn show(
     let store = shared.store.as_ref();
     let snapshot = shared.watch.snapshot(store).await?;
     let expected = reading::holding(&snapshot.statistics, handler.as_ref());
-    let selection = reading::dead_of(handler.clone());
+    let selection = reading::blocking(handler.clone());
     let tally = shared.tallies.read(store, &selection, more).await?;
     let keys = tally.keys();
     let held: u64 = keys.iter().map(|row| row.dead).sum();
@@ -75,7 +75,7 @@ fn table(keys: &[&BlockedKey], expected: u64) -> Markup {
                                     a href=(link("messages", [
                                         ("handler", row.handler.as_str()),
                                         ("ordering_key", row.ordering_key.as_str()),
-                                        ("state", "dead"),
+                                        ("blocking", "true"),
                                     ])) { (text::count(row.dead)) }
                                 }
                                 td { (optional_moment(row.since)) }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use axum::{extract::State, response::Response};
-use inbox::{ErrorType, Key, PastAttempt, Record, State as MessageState};
+use inbox::{ErrorType, Key, PastAttempt, PastIntervention, Record, State as MessageState};
 use maud::{Markup, html};
 
 use super::{button, content, message_link, moment, state, token_field, visited};
@@ -37,6 +37,7 @@ pub(crate) async fn show(
         (facts(&record, place.as_ref()))
         @if !shared.options.is_read_only { (changes(&shared, &visit, &record)) }
         (history(&record.history))
+        (interventions(&record.interventions))
         (headers(&shared, &record))
         (content::section(&shared, &record))
     };
@@ -190,6 +191,23 @@ fn history(history: &[PastAttempt]) -> Markup {
                                 td { pre { (chain(&past.error)) } }
                             }
                         }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What operators did to it, if they signed.
+fn interventions(interventions: &[PastIntervention]) -> Markup {
+    html! {
+        @if !interventions.is_empty() {
+            h2 { "Interventions" }
+            ul {
+                @for done in interventions.iter().rev() {
+                    li {
+                        (done.kind) " " (moment(done.at))
+                        " by " (text::one_line(done.by.as_str(), 100))
                     }
                 }
             }

@@ -138,7 +138,7 @@ fn handlers(shared: &Shared, visit: &Visit, snapshot: &Snapshot) -> Markup {
                 table {
                     thead { tr {
                         th scope="col" { "Handler" }
-                        @for name in ["Pending", "Leased", "Processed", "Per minute", "Dead", "Blocking"] {
+                        @for name in ["Pending", "Due", "Leased", "Processed", "Per minute", "Dead", "Blocking"] {
                             th.number scope="col" { (name) }
                         }
                         th scope="col" { "Behind" }
@@ -172,6 +172,7 @@ fn row(shared: &Shared, visit: &Visit, counts: &HandlerStatistics) -> Markup {
         tr {
             th scope="row" { a href=(link("messages", [("handler", name)])) { (text::one_line(name, 60)) } }
             (to("pending", counts.pending))
+            (due(counts))
             (to("leased", counts.leased))
             (to("processed", counts.processed))
             td.number {
@@ -197,6 +198,30 @@ fn row(shared: &Shared, visit: &Visit, counts: &HandlerStatistics) -> Markup {
             @if !shared.options.is_read_only {
                 td { (pause_button(visit, &counts.handler, counts.paused)) }
             }
+        }
+    }
+}
+
+/// What is due, which is counted up to a bound.
+fn due(counts: &HandlerStatistics) -> Markup {
+    let name = counts.handler.as_str();
+    let href = link(
+        "messages",
+        [
+            ("handler", name),
+            ("state", "pending"),
+            ("due_within", "0s"),
+            ("order", "oldest"),
+        ],
+    );
+    let more = if counts.due < HandlerStatistics::DUE_COUNTED {
+        ""
+    } else {
+        "+"
+    };
+    html! {
+        td.number {
+            @if counts.due == 0 { "0" } @else { a href=(href) { (text::count(counts.due)) (more) } }
         }
     }
 }
@@ -288,7 +313,7 @@ fn service(shared: &Shared) -> Markup {
         @if let Some(unready) = &report.unready { p.warn { "not ready: " (unready) } }
         table {
             thead { tr {
-                th scope="col" { "Part" } th scope="col" { "Stage" } th scope="col" { "Trouble" }
+                @for name in ["Part", "Stage", "Last round", "Trouble"] { th scope="col" { (name) } }
             } }
             tbody {
                 @for part in &report.parts {
@@ -298,6 +323,7 @@ fn service(shared: &Shared) -> Markup {
                             (format!("{:?}", part.stage).to_lowercase())
                             @if !part.is_live { " " span.warn { "its loop does not turn" } }
                         }
+                        td { (part.last_success.map(|age| text::duration(age) + " ago").unwrap_or_default()) }
                         td { (part.degraded.join("; ")) }
                     }
                 }

@@ -167,6 +167,9 @@ async fn a_group_is_replayed_and_nothing_else() {
                 shown = page(&router, &format!("/{change}")).await;
             }
             shown.has(&["600 messages replayed", "done"]);
+            let replayed = record(store.as_ref(), "one", "m0").await.interventions;
+            let kinds: Vec<_> = replayed.iter().map(|note| note.kind.as_str()).collect();
+            assert_eq!(kinds, ["replayed"]);
             assert_eq!(before - count(store.as_ref(), State::Dead).await, 600);
         }
         let rest = page(&router, "/confirm?action=replay&handler=two").await;
@@ -219,6 +222,16 @@ async fn a_message_is_edited_and_replayed() {
     let mut headers = Headers::new();
     headers.insert("x", "y").unwrap();
     assert_eq!(edited.headers, headers);
+    let [note] = edited.interventions.as_slice() else {
+        panic!("{:?}", edited.interventions);
+    };
+    assert_eq!(
+        (note.kind.as_str(), note.by.as_str()),
+        ("edited", "anonymous")
+    );
+    page(&router, "/message?handler=mail&id=dead-2")
+        .await
+        .has(&["<h2>Interventions</h2>", "by anonymous"]);
 }
 
 #[tokio::test]
