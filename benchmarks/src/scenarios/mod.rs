@@ -5,6 +5,7 @@ mod bare;
 mod brokers;
 mod confirmed;
 mod cost;
+mod dashboard;
 mod depth;
 mod drain;
 mod http;
@@ -100,6 +101,8 @@ enum Scenario {
     WakeUp,
     /// The same for a router whose neighbour in the processor is slow and has a backlog
     Neighbours,
+    /// Drain a backlog while an overview of the dashboard is renewed every two seconds, and without
+    Dashboard,
     /// What the processor costs beyond the store's claims and settlements
     ProcessorCost,
     /// Claim and settle with a history of processed messages
@@ -183,6 +186,7 @@ impl Bench<'_> {
             Scenario::Workers => workers::measure(self).await?,
             Scenario::WakeUp => wakeup::measure(self, wakeup::Neighbour::None).await?,
             Scenario::Neighbours => wakeup::measure(self, wakeup::Neighbour::Slow).await?,
+            Scenario::Dashboard => dashboard::measure(self).await?,
             Scenario::ProcessorCost => cost::measure(self).await?,
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,
