@@ -27,8 +27,7 @@ fn check(what: &'static str, text: &str, limit: usize) -> Result<(), Invalid> {
     Ok(())
 }
 
-/// Six types share one shape and differ only in name and limit; writing them out by hand would
-/// be the same fifty lines six times.
+/// These types share one shape and differ only in name and limit.
 macro_rules! text_type {
     ($(#[$doc:meta])* $name:ident, $what:literal, $limit:literal) => {
         $(#[$doc])*

@@ -171,7 +171,7 @@ pub enum Rejections {
     #[default]
     Delete,
     /// It is given back at once, again and again, until the queue's redrive policy moves it to its dead letters. A queue
-    /// without such a policy would deliver it for ever.
+    /// without such a policy would deliver it for ever. On a FIFO queue the later messages of its group wait until then.
     Redrive,
     /// It is sent to this queue of the same account, standard or FIFO, and deleted when that is confirmed.
     DeadLetters(String),

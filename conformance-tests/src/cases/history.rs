@@ -439,7 +439,7 @@ pub(crate) async fn inline_attempts_are_kept(cx: Context) -> CaseResult {
 }
 
 /// A name that must not be read as anything else.
-const OPERATOR: &str = "O'Neil \"b\" \\ $1 %s ä";
+const OPERATOR: &str = "O'Neil \"b\" \\ $1 %s ä \u{1f980}";
 
 /// What was done and by whom.
 fn noted(record: &Record) -> Vec<(InterventionKind, &str)> {

@@ -104,7 +104,14 @@ pub(super) fn brokers() -> Target {
         });
         check(url, "RedisStreamsSource", &Read::of(source))?;
         let streams = inbox_redis_streams::Connection::from_url(url);
-        check(url, "Redis Streams' Connection", &Read::of(streams))
+        check(url, "Redis Streams' Connection", &Read::of(streams))?;
+
+        let sqs = inbox_sqs::SqsOptions::from_url(url);
+        check(url, "SqsOptions", &Read::by_ref(&sqs))?;
+        let source = sqs.and_then(|options| inbox_sqs::SqsSource::new(options, mapping.clone()));
+        check(url, "SqsSource", &Read::of(source))?;
+        let sqs = inbox_sqs::Connection::from_url(url);
+        check(url, "SQS's Connection", &Read::of(sqs))
     })
     .limit(64, 256 * 1024)
 }
