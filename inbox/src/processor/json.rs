@@ -39,10 +39,20 @@ where
     E: Into<Failure> + 'static,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
-        let event = serde_json::from_slice(context.message().payload())
-            .map_err(|error| unreadable(&error))?;
+        let event = context.json()?;
         let ended = (self.handler)(event, context.clone()).await;
         ended.map(Into::into).map_err(Into::into)
+    }
+}
+
+impl Context {
+    /// The payload, read as JSON: for handlers that [`json`] is not for, as those in transactions.
+    ///
+    /// # Errors
+    /// A failure that makes the message dead, as it will not read better next time. Its reason says where in the
+    /// payload, but not what stands there.
+    pub fn json<T: DeserializeOwned>(&self) -> Result<T, Failure> {
+        serde_json::from_slice(self.message().payload()).map_err(|error| unreadable(&error))
     }
 }
 

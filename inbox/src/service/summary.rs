@@ -56,7 +56,9 @@ impl fmt::Display for Summary {
 }
 
 /// A part of a service has failed, and the rest was shut down.
-#[derive(Debug, thiserror::Error)]
+///
+/// `Debug` says the same as [`Display`](fmt::Display), with the causes: it is what a `main` prints that returns it.
+#[derive(thiserror::Error)]
 #[error("the part `{part}` of the service failed")]
 #[non_exhaustive]
 pub struct ServiceError {
@@ -68,4 +70,16 @@ pub struct ServiceError {
     pub cause: Box<dyn StdError + Send + Sync>,
     /// What was done all the same.
     pub summary: Box<Summary>,
+}
+
+impl fmt::Debug for ServiceError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self}")?;
+        let mut cause = self.source();
+        while let Some(error) = cause {
+            write!(f, ": {error}")?;
+            cause = error.source();
+        }
+        Ok(())
+    }
 }

@@ -94,8 +94,18 @@ async fn a_payload_that_is_not_the_expected_json_is_dead_and_not_repeated() {
         Router::new(billing()).on_json("order.placed", |event: OrderPlaced, _| async move {
             Err::<(), _>(Failure::retry(format!("ran with {}", event.order)))
         });
+    // By hand, as in a transaction.
+    let router = router.on("order.moved", |context: Context| async move {
+        let event: OrderPlaced = context.json()?;
+        Err::<(), _>(Failure::retry(format!("ran with {}", event.order)))
+    });
+    spy.receive_all([message_of("order.moved", "hand", "secret")])
+        .await;
     let summary = until_idle(processor(&spy, router)).await;
-    assert_eq!((summary.dead, summary.claimed), (5, 5));
+    assert_eq!((summary.dead, summary.claimed), (6, 6));
+    let reason = spy.record("hand").await.last_error;
+    let told = "unreadable payload: it is not JSON (line 1, column 1)";
+    assert_eq!(reason.as_deref(), Some(told));
     for (id, _, place) in payloads {
         let record = spy.record(id).await;
         assert_eq!(record.state, State::Dead);

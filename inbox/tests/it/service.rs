@@ -217,6 +217,9 @@ async fn a_panic_is_a_failure() {
     let error = service.run(CancellationToken::new()).await.unwrap_err();
     assert_eq!(error.part, "web");
     assert_eq!(error.cause.to_string(), "panicked: port 80 is taken");
+    // As a `main` prints it.
+    let told = "the part `web` of the service failed: panicked: port 80 is taken";
+    assert_eq!(format!("{error:?}"), told);
 }
 
 #[tokio::test(start_paused = true)]
