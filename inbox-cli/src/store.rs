@@ -111,10 +111,17 @@ pub(crate) fn cannot_open(url: &str) -> String {
 }
 
 fn no_inbox(url: &str) -> String {
-    format!(
-        "there is no inbox at {}; set one up with `inbox schema create`",
-        without_password(url)
-    )
+    let shown = without_password(url);
+    let settings = shown.split_once('?').map_or("", |(_, settings)| settings);
+    let other = if settings
+        .split('&')
+        .any(|setting| setting.starts_with("inbox="))
+    {
+        ""
+    } else {
+        "; if yours has a name, add `inbox=NAME` behind a `?`"
+    };
+    format!("there is no inbox at {shown}; set one up with `inbox schema create`{other}")
 }
 
 /// Fails when the store that `url` names was left out of this build, and says how to add it. Ends

@@ -5,6 +5,8 @@ use std::{
     time::{Duration, SystemTime},
 };
 
+use inbox::InterventionKind;
+
 /// A count with thousands separated.
 #[must_use]
 pub fn count(number: u64) -> String {
@@ -77,6 +79,15 @@ pub fn parse_time(text: &str) -> Result<SystemTime, String> {
         .parse()
         .map_err(|_| "expected a moment such as 2030-01-31T08:00:00Z".to_owned())?;
     Ok(moment.into())
+}
+
+/// What an operator did, for people: an edit is a replay, too.
+#[must_use]
+pub fn intervention(kind: InterventionKind) -> &'static str {
+    match kind {
+        InterventionKind::Edited => "edited and replayed",
+        other => other.as_str(),
+    }
 }
 
 /// How long ago, by this machine's clock.

@@ -3,7 +3,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use inbox::{HandlerName, PastAttempt, PastIntervention, Record, State};
-use inbox_dashboard::view::WholeView;
+use inbox_dashboard::{text::intervention, view::WholeView};
 
 use crate::{
     args::{Global, wrong_usage},
@@ -168,7 +168,7 @@ fn print_interventions(interventions: &[PastIntervention]) -> Result<()> {
     for done in interventions {
         table.add_row([
             output::cell(done.by.as_str(), 40),
-            done.kind.to_string(),
+            intervention(done.kind).to_owned(),
             output::time(done.at),
         ]);
     }

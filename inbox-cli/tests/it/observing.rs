@@ -225,7 +225,8 @@ fn health_of_a_store_is_an_exit_code_and_its_reasons() {
     place
         .inbox(&["health"])
         .exits(1)
-        .complains("there is no inbox");
+        .complains("there is no inbox")
+        .complains("if yours has a name, add `inbox=NAME`");
     place.file("one.ndjson", event("1", "k", "{}"));
     place.inbox(&["ingest", "one.ndjson"]).exits(0);
     place.inbox(&["health"]).exits(0).says("well");

@@ -206,7 +206,7 @@ fn interventions(interventions: &[PastIntervention]) -> Markup {
             ul {
                 @for done in interventions.iter().rev() {
                     li {
-                        (done.kind) " " (moment(done.at))
+                        (text::intervention(done.kind)) " " (moment(done.at))
                         " by " (text::one_line(done.by.as_str(), 100))
                     }
                 }
