@@ -188,8 +188,10 @@ pub(crate) fn all_pending_due(handlers: &mut Vec<HandlerStatistics>) {
 }
 
 pub(crate) fn paused_not_due(handlers: &mut Vec<HandlerStatistics>) {
-    for handler in handlers.iter_mut().filter(|handler| handler.paused) {
-        handler.due = 0;
+    for handler in handlers {
+        if handler.paused {
+            handler.due = 0;
+        }
     }
 }
 
