@@ -66,7 +66,8 @@ fn type_in_full(kind: &str) -> String {
 /// The parts that are there, one a row. With `same_texts` only functions that are as they were set up,
 /// which only the inbox itself can say.
 fn parts(names: &Names, same_texts: bool) -> String {
-    const SAME_TEXTS: &str = "JOIN {inbox}_meta AS m ON m.functions ->> p.proname \
+    const SAME_TEXTS: &str = "JOIN {inbox}_meta AS m ON m.functions ->> \
+                              (p.proname || '(' || oidvectortypes(p.proargtypes) || ')') \
                               = encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')";
     let template = include_str!("sql/schema_parts.sql");
     names.text(&template.replace("{same_texts}", if same_texts { SAME_TEXTS } else { "" }))

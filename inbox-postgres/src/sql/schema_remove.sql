@@ -10,7 +10,9 @@ BEGIN
         FROM pg_catalog.pg_proc AS p
         JOIN pg_catalog.pg_namespace AS n ON n.oid = p.pronamespace
         WHERE n.nspname = '{schema_name}'
-          AND p.proname IN (SELECT jsonb_object_keys(m.functions) FROM {inbox}_meta AS m)
+          AND p.proname IN (
+              SELECT split_part(jsonb_object_keys(m.functions), '(', 1) FROM {inbox}_meta AS m
+          )
     LOOP
         EXECUTE 'DROP FUNCTION ' || part;
     END LOOP;

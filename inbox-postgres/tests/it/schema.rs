@@ -218,6 +218,10 @@ async fn a_function_that_is_missing_or_different_is_noticed_and_replaced() {
         "DROP FUNCTION {schema}.inbox_compact_counters",
         "CREATE OR REPLACE FUNCTION {schema}.inbox_compact_counters() RETURNS void
          LANGUAGE plpgsql AS $$ BEGIN END $$",
+        // Of another build, which calls it with other arguments: its workers go on with theirs.
+        "CREATE FUNCTION {schema}.inbox_compact_counters(other text) RETURNS void
+         LANGUAGE plpgsql AS $$ BEGIN END $$;
+         DROP FUNCTION {schema}.inbox_compact_counters();",
     ] {
         let Some(Ready { place, store }) = ready().await else {
             return;
@@ -237,6 +241,14 @@ async fn a_function_that_is_missing_or_different_is_noticed_and_replaced() {
         assert!(store.exists().await.unwrap(), "{damage}");
         store.create().await.unwrap();
         receives(&store).await;
+        // Each is known by its arguments, so that none can pass for another of its name.
+        let known: i64 = place
+            .value(
+                "SELECT count(*) FROM {schema}.inbox_meta, jsonb_object_keys(functions) AS k
+                 WHERE k LIKE 'inbox_compact_counters(%'",
+            )
+            .await;
+        assert_eq!(known, 1 + i64::from(damage.contains("other text")));
     }
 }
 
