@@ -83,6 +83,7 @@ impl Access {
         }
         let header = self.operator_header.as_ref();
         let header = header.and_then(|name| request.headers().get(name)?.to_str().ok());
+        let header = header.filter(|name| !name.is_empty());
         Ok(header
             .map(Operator::new)
             .or(signed_in)

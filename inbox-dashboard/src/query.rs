@@ -38,9 +38,13 @@ impl Parameters {
         value.map(|value| read(name, &value)).transpose()
     }
 
-    /// Takes a parameter that is there or not, whatever its value.
+    /// Takes a parameter that says yes or no; without it, no.
     pub(crate) fn has(&mut self, name: &str) -> Result<bool, Fault> {
-        Ok(self.take(name)?.is_some())
+        match self.take(name)?.as_deref() {
+            None | Some("false" | "0") => Ok(false),
+            Some("true" | "1") => Ok(true),
+            Some(_) => Err(Fault::invalid(format!("{name}: expected true or false"))),
+        }
     }
 
     /// Takes all values of a parameter.
@@ -182,6 +186,8 @@ impl Selection {
             kind: None,
             error_contains: None,
             error_type: None,
+            states: self.filter.possible_states().to_vec(),
+            blocking: false,
             ..self.filter.clone()
         }
     }
@@ -193,9 +199,11 @@ impl Selection {
             kind,
             error_contains,
             error_type,
+            blocking,
             ..
         } = &self.filter;
-        kind.as_ref().is_none_or(|kind| *kind == record.kind)
+        (!blocking || record.blocks_ordering_key)
+            && kind.as_ref().is_none_or(|kind| *kind == record.kind)
             && error_contains
                 .as_ref()
                 .is_none_or(|text| error.is_some_and(|error| error.contains(text)))
@@ -374,6 +382,7 @@ mod tests {
             "handler=a&handler=b",
             "min_attempts=-1",
             "no_error=1&error_shape=a",
+            "blocking=perhaps",
         ] {
             let mut parameters = Parameters::parse(wrong.as_bytes());
             let wanted = parameters.wanted().and_then(|wanted| wanted.selection());

@@ -117,6 +117,8 @@ async fn looking_is_as_described() {
         ("due_later_than=0s&state=pending", 1),
         ("due_within=0s", 6),
         ("min_attempts=1", 5),
+        ("blocking=false&min_attempts=1", 5),
+        ("blocking=true", 1),
         ("error=exit", 2),
         ("error_type=smtp::Refused", 1),
         ("error_shape=exit+code+%23&state=dead", 2),
