@@ -118,7 +118,8 @@ impl fmt::Display for InterventionKind {
 }
 
 /// What is kept of what became of a message: see [`Record::history`](crate::Record::history) and
-/// [`Record::interventions`](crate::Record::interventions). Each in order of time.
+/// [`Record::interventions`](crate::Record::interventions). Each in the order in which it came to be: the times of two that
+/// waited for each other may be the other way round.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct History {
     /// Attempts that failed.

@@ -60,7 +60,7 @@ pub struct Record {
     /// [`History::KEPT`](crate::History::KEPT). It stays until the key goes, over replays, edits, discards and dropped
     /// payloads. Empty when the listing did not ask for payloads.
     pub history: Vec<PastAttempt>,
-    /// What operators did to it through handles that [sign](crate::Operate::signed_by), the oldest first. Kept as
+    /// What operators did to it through handles that [sign](crate::Operate::signed_by), in the order in which that took effect. Kept as
     /// long as the history, and with it the newest [`History::KEPT`](crate::History::KEPT).
     pub interventions: Vec<PastIntervention>,
     /// Whether this dead message blocks its ordering key; never true of one that has none.

@@ -330,7 +330,7 @@ pub(crate) struct SelectionArgs {
     /// The messages' ids, or HANDLER/ID
     #[arg(value_name = "ID", group = "which")]
     pub(crate) ids: Vec<String>,
-    /// All messages that match the filters; dead ones, unless --state says otherwise
+    /// All messages that match the filters: dead ones, unless --state says otherwise, or pending ones to be rescheduled
     #[arg(long, group = "which")]
     pub(crate) all: bool,
     /// The handler of the ids, where several have a message of such an id; with --all: only messages
@@ -342,16 +342,17 @@ pub(crate) struct SelectionArgs {
     /// Change nothing, and say how many messages it would be (with --all)
     #[arg(long)]
     pub(crate) dry_run: bool,
-    /// Who does this, for the note that each changed message keeps [default: the value of USER]
+    /// Who does this, for the note that each changed message keeps [default: the value of USER, or `unknown`]
     #[arg(long, value_name = "NAME")]
     pub(crate) by: Option<OperatorName>,
 }
 
 impl SelectionArgs {
-    /// Who signs the changes, if that is known.
+    /// Who signs the changes.
     pub(crate) fn operator(&self) -> Option<OperatorName> {
         let user = || OperatorName::new(std::env::var("USER").ok()?).ok();
-        self.by.clone().or_else(user)
+        let unknown = || OperatorName::new("unknown").ok();
+        self.by.clone().or_else(user).or_else(unknown)
     }
 
     /// Ends the program when options that belong to --all come with ids: ignoring a filter would

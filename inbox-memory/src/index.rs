@@ -182,14 +182,14 @@ impl Index {
         self.leases.len()
     }
 
-    /// How many leases have run out and were not claimed since. Counts them, which is bounded by
-    /// the work in flight, not by the backlog.
     /// How many entries a claim could take now, up to `most`.
     pub(crate) fn count_claimable(&self, now: i64, most: u64) -> u64 {
         let most = usize::try_from(most).unwrap_or(usize::MAX);
         self.claimable.range(..=(now, i64::MAX)).take(most).count() as u64
     }
 
+    /// How many leases have run out and were not claimed since. Counts them, which is bounded by
+    /// the work in flight, not by the backlog.
     pub(crate) fn count_run_out(&self, now: i64) -> usize {
         self.leases.range(..=(now, i64::MAX)).count()
     }

@@ -279,7 +279,7 @@ async fn news(
     let statistics = store.statistics().await.ok()?;
     let mine = statistics.handlers.iter().find(|h| h.handler == *handler);
     let counts = mine.filter(|counts| counts.backlog() > 0)?;
-    let blocked = match counts.pending {
+    let blocked = match counts.pending.min(counts.blocking) {
         0 => None,
         _ => blocked_key(store, handler).await,
     };

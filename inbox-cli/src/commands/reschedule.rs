@@ -8,7 +8,7 @@ use inbox::{Due, Filter, Intervention, Key, Operate, Progress, Slice, State};
 use inbox_dashboard::text::parse_time;
 
 use crate::{
-    args::{Global, SelectionArgs, duration},
+    args::{Global, SelectionArgs, duration, wrong_usage},
     commands::discard::{self, Verb},
     exit::Exit,
     store,
@@ -36,6 +36,9 @@ const RESCHEDULED: Verb = Verb {
 
 pub(crate) async fn run(global: &Global, args: RescheduleArgs) -> Result<Exit> {
     args.selection.check(false);
+    if args.selection.filter.blocking {
+        wrong_usage("only dead messages block their ordering key, and those cannot be rescheduled");
+    }
     let due = match (args.due, args.after) {
         (Some(moment), _) => Due::At(moment),
         (None, after) => after.map_or(Due::Now, Due::After),

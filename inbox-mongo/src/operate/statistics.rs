@@ -89,6 +89,8 @@ async fn first_due(connection: &mut Connection<'_>, handlers: &[&str]) -> Result
                         "lane": { "$gt": 0 }, "$expr": { "$eq": ["$handler", "$$handler"] },
                     } },
                     { "$sort": { "visibleAt": 1, "seq": 1 } },
+                    // FerretDB would carry payloads along.
+                    { "$project": { "lane": 1, "visibleAt": 1, "acceptedAt": 1 } },
                     { "$match": { "lane": CLAIMABLE } },
                     { "$limit": HandlerStatistics::DUE_COUNTED as i64 },
                     { "$set": { "now": connection.database.now() } },
