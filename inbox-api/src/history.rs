@@ -140,7 +140,8 @@ impl History {
     /// The most entries that are kept of one message, of both kinds together: the newest.
     pub const KEPT: usize = 10;
 
-    /// Reads a history as stores keep it: a JSON array of past attempts and interventions, in order of time.
+    /// Reads a history as stores keep it: a JSON array of past attempts and interventions, in the
+    /// order in which they came to be.
     ///
     /// # Errors
     /// A one-line reason when `json` is anything else. The reason does not repeat the text.

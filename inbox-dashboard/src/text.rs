@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use inbox::InterventionKind;
+use inbox::{HandlerStatistics, InterventionKind};
 
 /// A count with thousands separated.
 #[must_use]
@@ -88,6 +88,13 @@ pub fn intervention(kind: InterventionKind) -> &'static str {
         InterventionKind::Edited => "edited and replayed",
         other => other.as_str(),
     }
+}
+
+/// How many messages are due, which is counted up to a bound.
+#[must_use]
+pub fn due(counts: &HandlerStatistics) -> String {
+    let is_all = counts.due < HandlerStatistics::DUE_COUNTED;
+    count(counts.due) + if is_all { "" } else { "+" }
 }
 
 /// How long ago, by this machine's clock.

@@ -127,7 +127,7 @@ statements! {
     clear_lock clear
     pause resume paused_list
     discard_lock discard
-    sign_work sign_done
+    sign
     final_handlers final_range
     purge_select purge_keys purge_lock purge_dead purge_done
     drop_content

@@ -61,8 +61,10 @@ impl Statements {
         let statement = |template: &str| names.statement(template);
         let by_states = |template: &str| {
             let of = |work: &str, done: &str| {
+                // What blocks is dead, so among what is worked on.
+                let work = format!("{work} AND (NOT $21 OR (s.state = 3 AND s.blocks))");
                 let text = template
-                    .replace("{work_states}", work)
+                    .replace("{work_states}", &work)
                     .replace("{done_states}", done);
                 names.statement(&text)
             };

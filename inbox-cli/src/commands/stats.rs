@@ -1,8 +1,7 @@
 //! `inbox stats`: counts, and how far behind each handler is.
 
 use anyhow::Result;
-use inbox::HandlerStatistics;
-use inbox_dashboard::view::StatisticsView;
+use inbox_dashboard::{text, view::StatisticsView};
 
 use crate::{args::Global, exit::Exit, output, store};
 
@@ -11,15 +10,6 @@ due       those of the pending that can be worked on now; counted up to 1,000
 blocking  dead messages that hold up the later ones of their ordering key. Those wait, and are not
           behind, until the dead one is replayed, discarded or purged
 behind    how long the longest-due message has been due";
-
-fn due(handler: &HandlerStatistics) -> String {
-    let more = if handler.due < HandlerStatistics::DUE_COUNTED {
-        ""
-    } else {
-        "+"
-    };
-    format!("{}{more}", output::count(handler.due))
-}
 
 pub(crate) async fn run(global: &Global) -> Result<Exit> {
     let store = store::open(&global.store).await?;
@@ -54,7 +44,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
         table.add_row([
             output::cell(handler.handler.as_str(), 60),
             output::count(handler.pending),
-            due(handler),
+            text::due(handler),
             output::count(handler.leased),
             output::count(handler.processed),
             output::count(handler.dead),

@@ -202,7 +202,6 @@ fn row(shared: &Shared, visit: &Visit, counts: &HandlerStatistics) -> Markup {
     }
 }
 
-/// What is due, which is counted up to a bound.
 fn due(counts: &HandlerStatistics) -> Markup {
     let name = counts.handler.as_str();
     let href = link(
@@ -214,14 +213,9 @@ fn due(counts: &HandlerStatistics) -> Markup {
             ("order", "oldest"),
         ],
     );
-    let more = if counts.due < HandlerStatistics::DUE_COUNTED {
-        ""
-    } else {
-        "+"
-    };
     html! {
         td.number {
-            @if counts.due == 0 { "0" } @else { a href=(href) { (text::count(counts.due)) (more) } }
+            @if counts.due == 0 { "0" } @else { a href=(href) { (text::due(counts)) } }
         }
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     lookup::{key_values, read_one},
     multi_statement::{Access, Script},
     rows::Stored,
-    statement::{Secrecy, Statement, Template},
+    statement::{Secrecy, Statement},
 };
 
 /// How often an intervention is tried when the message changes meanwhile.
@@ -46,17 +46,20 @@ pub(super) trait Change: Sync {
     fn refuse(&self, found: &Stored) -> Option<Intervention>;
 }
 
-/// Adds a note of who did what to the messages of `@inbox_seqs`, which `note` keeps, if it is signed.
+/// Adds a note of who did what to the messages of `@inbox_seqs`, which are in `table` now, if it is signed.
 pub(super) fn sign(
+    context: &Context,
     script: &mut Script,
-    note: &[Template],
+    table: &str,
     kind: InterventionKind,
     by: Option<&OperatorName>,
 ) {
     let Some(by) = by else { return };
     let kind = Statement::new(format!("'{kind}'"));
     let by = Statement::of_bytes(by.as_str().as_bytes());
-    script.fill(note, &[("kind", kind), ("by", by)]);
+    let sql = &context.sql;
+    let table = sql.table(table);
+    script.fill(&sql.sign, &[("table", table), ("kind", kind), ("by", by)]);
 }
 
 fn add_change(

@@ -37,7 +37,13 @@ impl Change for Discard<'_> {
         script.fill(&sql.discard_lock, &[("states", states)]);
         let changed = script.all(&sql.count_selected);
         script.all(&sql.discard);
-        sign(script, &sql.sign_done, InterventionKind::Discarded, self.by);
+        sign(
+            context,
+            script,
+            "done",
+            InterventionKind::Discarded,
+            self.by,
+        );
         changed
     }
 

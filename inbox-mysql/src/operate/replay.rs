@@ -51,7 +51,7 @@ impl Change for Replay<'_> {
         }
         script.all(&sql.replay);
         let kind = InterventionKind::of_replay(self.edit);
-        sign(script, &sql.sign_work, kind, self.by);
+        sign(context, script, "work", kind, self.by);
         changed
     }
 

@@ -45,8 +45,9 @@ impl Change for Reschedule<'_> {
         let sql = &context.sql;
         script.fill(&sql.reschedule, &[("due", due)]);
         sign(
+            context,
             script,
-            &sql.sign_work,
+            "work",
             InterventionKind::Rescheduled,
             self.by,
         );

@@ -15,7 +15,6 @@ FROM (
                 CROSS JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m
                 WHERE $10 AND s.seq > $1 AND {work_states}
                   AND {filter}
-                  AND (NOT $21 OR (s.state = 3 AND s.blocks))
                   AND (NOT $22 OR m.payload IS NOT NULL)
                 ORDER BY s.seq LIMIT $2
             )

@@ -5,7 +5,6 @@ SELECT (
     JOIN {inbox}_message AS m ON m.seq = s.seq
     WHERE $10 AND s.seq > $1 AND $2 > 0 AND $22 AND {work_states}
       AND {filter}
-      AND (NOT $21 OR (s.state = 3 AND s.blocks))
 ) + (
     SELECT count(*) FROM clock, {inbox}_done AS s
     JOIN {inbox}_message AS m ON m.seq = s.seq

@@ -19,7 +19,6 @@ SELECT * FROM (
         LEFT JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m ON true
         WHERE $10 AND s.seq {beyond} $1 AND {work_states}
           AND {filter}
-          AND (NOT $21 OR (s.state = 3 AND s.blocks))
         ORDER BY s.seq {direction} LIMIT $2
     )
     UNION ALL
