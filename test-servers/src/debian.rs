@@ -24,16 +24,22 @@ pub(crate) fn root(release: &str) -> PathBuf {
     Path::new(ADDED).join(release)
 }
 
+/// The root directory of the programs of a release, or why they cannot be run from there.
+pub(crate) fn runnable_root(release: &str) -> Result<PathBuf, String> {
+    if Uid::effective().is_root() {
+        Ok(root(release))
+    } else {
+        Err(format!("only root can run what is of Debian {release}"))
+    }
+}
+
 /// The program of this path below a release's root directory, or why there is none.
 pub(crate) fn program(release: &str, path: &str) -> Result<Program, String> {
-    let root = root(release);
+    let root = runnable_root(release)?;
     let path = root.join(path);
     let name = path.display();
     if !path.is_file() {
         return Err(format!("no {name}"));
-    }
-    if !Uid::effective().is_root() {
-        return Err(format!("only root can run {name}"));
     }
     Program::within(&root, path.clone()).ok_or_else(|| format!("{name} does not run"))
 }

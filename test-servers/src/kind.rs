@@ -49,6 +49,8 @@ pub enum Kind {
     /// RabbitMQ, one node, with the management plug-in, whose port stands in `rabbitmq.conf` in the server's
     /// directory.
     RabbitMq,
+    /// The same of RabbitMQ 4.
+    RabbitMq4,
     /// NATS with JetStream, one server of the version that the machine has.
     Nats,
     /// The newest NATS with JetStream, one server.
@@ -59,7 +61,7 @@ pub enum Kind {
 
 impl Kind {
     /// Every kind, in the order in which they are listed.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 23] = [
         Self::Postgres,
         Self::Postgres18,
         Self::Pgbouncer,
@@ -79,6 +81,7 @@ impl Kind {
         Self::Elasticmq,
         Self::Kafka,
         Self::RabbitMq,
+        Self::RabbitMq4,
         Self::Nats,
         Self::NatsNewest,
         Self::Prometheus,
@@ -111,6 +114,7 @@ impl Kind {
             Self::Elasticmq => "elasticmq",
             Self::Kafka => "kafka",
             Self::RabbitMq => "rabbitmq",
+            Self::RabbitMq4 => "rabbitmq-4",
             Self::Nats => "nats",
             Self::NatsNewest => "nats-newest",
             Self::Prometheus => "prometheus",
@@ -140,6 +144,7 @@ impl Kind {
             Self::Elasticmq => "INBOX_TEST_ELASTICMQ_URL",
             Self::Kafka => "INBOX_TEST_KAFKA_URL",
             Self::RabbitMq => "INBOX_TEST_RABBITMQ_URL",
+            Self::RabbitMq4 => "INBOX_TEST_RABBITMQ_4_URL",
             Self::Nats => "INBOX_TEST_NATS_URL",
             Self::NatsNewest => "INBOX_TEST_NATS_NEWEST_URL",
             Self::Prometheus => "INBOX_TEST_PROMETHEUS_URL",

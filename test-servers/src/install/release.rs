@@ -25,15 +25,19 @@ pub(super) struct Release {
     links: &'static [(&'static str, &'static str)],
 }
 
-/// PostgreSQL's initdb and the like use a shell.
+/// PostgreSQL's initdb and RabbitMQ's start use a shell, and what shells use.
 pub(super) const RELEASES: [Release; 2] = [
     Release {
         name: "testing",
         packages: &[
+            "coreutils",
             "dash",
+            "grep",
             "postgresql-18",
             "postgresql-18-documentdb",
+            "rabbitmq-server",
             "redis-server",
+            "sed",
             "valkey-server",
         ],
         // DocumentDB needs PostGIS.

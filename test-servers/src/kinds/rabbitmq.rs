@@ -6,11 +6,12 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use super::{Image, Recipe};
+use crate::debian;
 use crate::program::Program;
 use crate::wire;
 
-/// Where Debian has it. The script on the PATH only changes the user and the place of the log.
-const PLACE: &str = "/usr/lib/rabbitmq/lib";
+/// Where Debian has it, below the root directory. The script on the PATH only changes the user and the place of the log.
+const PLACE: &str = "usr/lib/rabbitmq/lib";
 
 /// A node needs Erlang's port mapper, and would start one for the whole machine that outlives it. It gets one
 /// of its own: the shell stays, and ends both. `$1` is the port mapper's port, `$2` the server.
@@ -37,22 +38,34 @@ log.console = true
 log.console.level = warning
 log.file = false
 vm_memory_high_watermark.absolute = 512MB
+vm_memory_calculation_strategy = allocated
 disk_free_limit.absolute = 1MB
 "
     )
 }
 
-pub(crate) struct RabbitMq;
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum RabbitMq {
+    /// Whichever version the machine has.
+    Any,
+    /// Debian's next release has it.
+    RabbitMq4,
+}
 
 impl Recipe for RabbitMq {
     fn program(&self) -> Result<Program, String> {
-        let path = newest().ok_or_else(|| format!("no RabbitMQ in {PLACE}"))?;
+        let root = match self {
+            Self::Any => None,
+            Self::RabbitMq4 => Some(debian::runnable_root(debian::TESTING)?),
+        };
+        let place = root.as_deref().unwrap_or(Path::new("/")).join(PLACE);
+        let path = newest(&place).ok_or_else(|| format!("no RabbitMQ in {}", place.display()))?;
         let name = path.iter().rev().nth(2).unwrap_or_default();
         let version = name.to_string_lossy().replace("rabbitmq_server-", "");
         Ok(Program {
             path,
             version: format!("RabbitMQ {version}"),
-            root: None,
+            root,
         })
     }
 
@@ -119,8 +132,8 @@ impl Recipe for RabbitMq {
     }
 }
 
-fn newest() -> Option<PathBuf> {
-    let mut places: Vec<_> = fs::read_dir(PLACE)
+fn newest(place: &Path) -> Option<PathBuf> {
+    let mut places: Vec<_> = fs::read_dir(place)
         .into_iter()
         .flatten()
         .flatten()
