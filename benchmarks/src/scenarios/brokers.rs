@@ -4,7 +4,9 @@
 
 mod kafka;
 mod nats;
+mod rabbitmq;
 mod redis_streams;
+mod sqs;
 mod table;
 
 use std::time::{Duration, Instant};
@@ -86,7 +88,9 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     }
     of::<redis_streams::RedisStreams>(bench).await?;
     of::<nats::Nats>(bench).await?;
-    of::<kafka::Kafka>(bench).await
+    of::<kafka::Kafka>(bench).await?;
+    of::<rabbitmq::RabbitMq>(bench).await?;
+    of::<sqs::Sqs>(bench).await
 }
 
 async fn of<B: Broker>(bench: &mut Bench<'_>) -> Result<()> {
