@@ -17,11 +17,12 @@ use tokio::{
 };
 
 use crate::{
-    Abilities, Broker, Failure, NotOffered,
+    Abilities, Broker, Failure, NotOffered, chaos,
     context::{Context, PATIENCE},
 };
 
-/// The longest that a case may take: one that hangs fails rather than stopping the suite.
+/// The longest that a case may take: one that hangs fails rather than stopping the suite. A run that the environment makes
+/// so many times larger may take so many times longer.
 const LONGEST_CASE: Duration = Duration::from_secs(300);
 
 /// What comes of a case within it.
@@ -125,7 +126,7 @@ async fn run_at<B: Broker>(
     let context = Context::new(broker, case.name, patience, path.map(String::from));
     // A panic ends this case and no other.
     let running = AssertUnwindSafe(crate::list::start(case.name, context)).catch_unwind();
-    let result = match timeout(LONGEST_CASE, running).await {
+    let result = match timeout(LONGEST_CASE * chaos::times_larger(), running).await {
         Ok(Ok(result)) => result,
         Ok(Err(panic)) => Err(format!("it panicked: {}", panic_text(&*panic)).into()),
         Err(_) => Err("it did not end".into()),

@@ -34,11 +34,17 @@ use crate::{
     case::CaseResult,
     context::{Context, ensure, envelope, id, key, mapping, some},
     database::Database,
+    outbox,
     process::{self, Part},
 };
 
 /// Without any progress for so long, a run is given up.
 const STUCK: Duration = Duration::from_secs(180);
+/// The small form.
+const MESSAGES: usize = 3_000;
+const KILLS: usize = 6;
+/// How often a run says how far it is.
+const TOLD: Duration = Duration::from_secs(30);
 /// Messages that are sent at a time.
 const AT_ONCE: usize = 100;
 /// How far the publisher is ahead of the store, at most.
@@ -57,10 +63,10 @@ pub(crate) struct Options {
 
 impl Options {
     pub(crate) fn from_env() -> Result<Self, Failure> {
-        let kills = number("INBOX_CHAOS_KILLS", 6)?;
+        let kills = number("INBOX_CHAOS_KILLS", KILLS)?;
         let broker_kills = number("INBOX_CHAOS_BROKER_KILLS", (kills / 10).max(1))?;
         Ok(Self {
-            messages: number("INBOX_CHAOS_MESSAGES", 3_000)?,
+            messages: number("INBOX_CHAOS_MESSAGES", MESSAGES)?,
             kills,
             broker_kills,
             database_kills: number("INBOX_CHAOS_DATABASE_KILLS", broker_kills)?,
@@ -68,6 +74,19 @@ impl Options {
             store: std::env::var("INBOX_CHAOS_STORE").unwrap_or_else(|_| "sqlite".into()),
         })
     }
+}
+
+/// How many times larger than the small form the environment makes a run, at least 1.
+pub(crate) fn times_larger() -> u32 {
+    let small = [
+        ("INBOX_CHAOS_MESSAGES", MESSAGES),
+        ("INBOX_CHAOS_KILLS", KILLS),
+        ("INBOX_CHAOS_ORDERS", outbox::PLACED),
+        ("INBOX_CHAOS_OUTBOX_KILLS", outbox::KILLS),
+    ];
+    let times = small.map(|(variable, small)| number(variable, small).unwrap_or(small) / small);
+    let most = times.into_iter().max().unwrap_or(1).max(1);
+    u32::try_from(most).unwrap_or(u32::MAX)
 }
 
 pub(crate) fn number(variable: &str, default: usize) -> Result<usize, Failure> {
@@ -150,8 +169,16 @@ pub(crate) async fn run<B: Broker>(
     let victims = victims(&options, database.is_server());
     let mut killed = 0;
     let mut progress = (0, Instant::now());
+    let mut told = Instant::now();
     loop {
         let count = count(&*inbox).await.unwrap_or(progress.0);
+        if told.elapsed() > TOLD {
+            told = Instant::now();
+            let all = options.messages;
+            tell(&format!(
+                "{path}: {count} of {all} are stored, after {killed} kills"
+            ));
+        }
         stored.store(count, std::sync::atomic::Ordering::Relaxed);
         if count > progress.0 {
             progress = (count, Instant::now());
@@ -192,18 +219,22 @@ pub(crate) async fn run<B: Broker>(
         process::finish(child).await?;
     }
     judge(&*inbox, options.messages, ordered).await?;
-    let line = format!(
-        "source-tests: {path}: {} messages, {} kills of consumers, {} of the broker, {} of the database, \
-         {:.0} s: none lost, none twice{}\n",
+    tell(&format!(
+        "{path}: {} messages, {} kills of consumers, {} of the broker, {} of the database, {:.0} s: none lost, \
+         none twice{}",
         options.messages,
         options.kills,
         options.broker_kills,
         victims.len() - options.kills - options.broker_kills,
         began.elapsed().as_secs_f64(),
         if ordered { ", in order by key" } else { "" },
-    );
-    let _ = std::io::stderr().write_all(line.as_bytes());
+    ));
     Ok(())
+}
+
+/// Straight to the stream, past the capture of what tests print.
+fn tell(line: &str) {
+    let _ = std::io::stderr().write_all(format!("source-tests: {line}\n").as_bytes());
 }
 
 struct AbortOnDrop(tokio::task::JoinHandle<Result<(), Failure>>);

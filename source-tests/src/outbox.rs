@@ -37,6 +37,9 @@ const CHARGES: &str = "charges";
 const GHOST: &str = "ghost";
 /// What a killed process has leased waits for so long.
 const LEASE: Duration = Duration::from_secs(3);
+/// The small form.
+pub(crate) const PLACED: usize = 300;
+pub(crate) const KILLS: usize = 5;
 /// Without any progress for so long, a run is given up.
 const STUCK: Duration = Duration::from_secs(120);
 
@@ -47,8 +50,8 @@ pub(crate) async fn run<B: Broker>(c: &Context<B>, channel: &str) -> CaseResult 
     let Some(path) = c.test_path() else {
         return Err(NotOffered("it is not run as a test".into()).into());
     };
-    let orders = number("INBOX_CHAOS_ORDERS", 300)?;
-    let kills = number("INBOX_CHAOS_OUTBOX_KILLS", 5)?;
+    let orders = number("INBOX_CHAOS_ORDERS", PLACED)?;
+    let kills = number("INBOX_CHAOS_OUTBOX_KILLS", KILLS)?;
     let directory = tempfile::tempdir()?;
     let file = |name: &str| directory.path().join(name);
     let (shop, bank) = (open(&file("shop.db")).await?, open(&file("bank.db")).await?);
