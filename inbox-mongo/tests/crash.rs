@@ -32,7 +32,7 @@ use inbox_mongo::{
     MongoOptions, MongoStore, MongoTransaction,
     mongodb::bson::{Document, doc},
 };
-use test_servers::{HarmedServer, Kind, Server, find_own, or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, find_own_on_small_disk, or_skip};
 
 /// The database of the one inbox on each server.
 const DATABASE: &str = "inbox";
@@ -49,6 +49,9 @@ const LIFETIME: u64 = 5;
 /// How long an operation may take, so that connections that have gone silent are noticed.
 const PATIENCE: Duration = Duration::from_secs(10);
 
+/// The faults that need no proxy.
+const OF_SERVERS: [Fault; 4] = [Fault::Killed, Fault::Stopped, Fault::Paused, Fault::Filled];
+
 /// The server to harm, if there is one.
 fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
     let lifetime = format!("transactionLifetimeLimitSeconds={LIFETIME}");
@@ -56,10 +59,12 @@ fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
     if set {
         return or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &arguments));
     }
-    Ok(match find_own(Kind::Mongodb, &arguments) {
-        Ok(server) => Some(server),
-        Err(_) => common::own_server(),
-    })
+    if let Ok(server) = find_own_on_small_disk(Kind::Mongodb, &arguments) {
+        return Ok(Some(server));
+    }
+    let arguments = ["-c", "max_wal_size=128MB"];
+    let found = find_own_on_small_disk(Kind::Ferretdb, &arguments);
+    or_skip(Kind::Ferretdb, found)
 }
 
 #[async_trait]
@@ -87,9 +92,12 @@ impl Target for Database {
         let server = HarmedServer::behind_proxy(server).await?;
         // The member of a set tells clients where it is, past the proxy.
         let passes_by = place.url.contains("replicaSet=");
-        let (address, faults): (_, &[Fault]) = match passes_by {
-            true => (place.url, &[Fault::Killed, Fault::Stopped, Fault::Paused]),
-            false => (server.url().to_owned(), &Fault::ALL),
+        let (address, faults) = if passes_by {
+            let mut faults = server.faults().to_vec();
+            faults.retain(|fault| OF_SERVERS.contains(fault));
+            (place.url, faults)
+        } else {
+            (server.url().to_owned(), server.faults().to_vec())
         };
         Ok(Box::new(OneServer {
             address,
@@ -129,7 +137,7 @@ impl Target for Database {
 
 struct OneServer {
     address: String,
-    faults: &'static [Fault],
+    faults: Vec<Fault>,
     server: HarmedServer,
 }
 
@@ -140,7 +148,7 @@ impl Site for OneServer {
     }
 
     fn faults(&self) -> &[Fault] {
-        self.faults
+        &self.faults
     }
 
     async fn harm(&self, fault: Fault) -> Offered<()> {

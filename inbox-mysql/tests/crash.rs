@@ -20,7 +20,7 @@ use conformance_tests::{
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
-use test_servers::{HarmedServer, Kind, Server, find_own, or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, find_own_on_small_disk, or_skip};
 
 #[allow(
     dead_code,
@@ -51,7 +51,11 @@ impl Target for Database {
             Kind::Mysql => "--wait-timeout=10",
             _ => "--idle-transaction-timeout=10",
         };
-        let found = tokio::task::spawn_blocking(move || find_own(kind, &[limit])).await?;
+        let found = tokio::task::spawn_blocking(move || match kind {
+            Kind::Galera => find_own(kind, &[limit]),
+            _ => find_own_on_small_disk(kind, &[limit]),
+        })
+        .await?;
         let server = or_skip(kind, found)?.ok_or("no server")?;
         let store = connect(server.url()).await?;
         store.create().await?;
@@ -90,7 +94,7 @@ impl Site for OneServer {
     }
 
     fn faults(&self) -> &[Fault] {
-        &Fault::ALL
+        self.0.faults()
     }
 
     async fn harm(&self, fault: Fault) -> Offered<()> {

@@ -29,7 +29,7 @@ use conformance_tests::{
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_redis::{RedisOptions, RedisStore};
-use test_servers::{HarmedServer, Kind, find_own, locate, or_skip};
+use test_servers::{HarmedServer, Kind, find_own_on_small_disk, locate, or_skip};
 
 /// Every worker process has this many shards' keys to deal with in the second run.
 const SHARDS: &str = "INBOX_CRASH_SHARDS";
@@ -77,7 +77,8 @@ impl Target for Redis {
             Box::new(Several { url, primaries })
         } else {
             let kind = self.kind;
-            let found = tokio::task::spawn_blocking(move || find_own(kind, &[])).await?;
+            let found =
+                tokio::task::spawn_blocking(move || find_own_on_small_disk(kind, &[])).await?;
             let server = or_skip(kind, found)?.ok_or("there is no server here")?;
             let server = HarmedServer::behind_proxy(server).await?;
             Box::new(Place {
@@ -122,7 +123,7 @@ impl Site for Place {
     }
 
     fn faults(&self) -> &[Fault] {
-        &Fault::ALL
+        self.server.faults()
     }
 
     async fn harm(&self, fault: Fault) -> Offered<()> {

@@ -57,6 +57,12 @@ pub enum Error {
         /// The kind of server.
         kind: Kind,
     },
+    /// The server has no disk of its own that could be filled.
+    #[error("the {kind} server has no disk of its own")]
+    NoSmallDisk {
+        /// The kind of server.
+        kind: Kind,
+    },
     /// The server was found but did not come up.
     #[error("the {kind} server did not start: {reason}\nits log ends:\n{log}")]
     DidNotStart {

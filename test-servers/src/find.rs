@@ -4,10 +4,12 @@ use std::env;
 use std::io::{self, Write as _};
 use std::sync::Arc;
 
+use nix::unistd::Uid;
+
 use crate::clocks::Clocks;
 use crate::docker;
 use crate::error::{Doing as _, Error, NoServer, Skipped};
-use crate::installed::Installed;
+use crate::installed::{Installed, Surroundings};
 use crate::kind::{Kind, UnknownKind};
 use crate::kinds::ferretdb::{self, FerretDb};
 use crate::kinds::recipe;
@@ -62,17 +64,38 @@ pub fn find(kind: Kind) -> Result<Server, NoServer> {
 /// # Errors
 /// As [`find`].
 pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
+    find_within(Surroundings::default, kind, arguments)
+}
+
+/// As [`find_own`], with a small disk of its own that can be [filled](Server::fill_disk), where one can be made: the server
+/// has to be an installed one, and only root makes disks. Of a server behind another, it is the disk of that one.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_own_on_small_disk(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
+    let small = || Surroundings {
+        small_disk: Uid::effective().is_root(),
+        ..Surroundings::default()
+    };
+    find_within(small, kind, arguments)
+}
+
+fn find_within(
+    surroundings: impl Fn() -> Surroundings,
+    kind: Kind,
+    arguments: &[&str],
+) -> Result<Server, NoServer> {
     let place = place(kind)?;
     let origin = place.origin();
     match (place, kind) {
         (Place::Docker(_), _) => Ok(Server::in_docker(kind, origin, arguments)?),
         (Place::Installed(_), Kind::Pgbouncer) => {
-            let server = find_own(Kind::Postgres, arguments)?;
+            let server = find_within(surroundings, Kind::Postgres, arguments)?;
             let pgbouncer = server.pgbouncer()?;
             Ok(pgbouncer.with_behind(server))
         }
         (Place::Installed(program), Kind::Ferretdb) => {
-            let server = documents(arguments)?;
+            let server = documents(surroundings(), arguments)?;
             let port = server.port();
             let server = Server::installed(Kind::Postgres18, origin.clone(), server);
             let recipe = Arc::new(FerretDb { server: port });
@@ -80,7 +103,7 @@ pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
             Ok(Server::installed(kind, origin, ferretdb).with_behind(server))
         }
         (Place::Installed(program), _) => {
-            let server = Installed::create(kind, recipe(kind), program, arguments)?;
+            let server = Installed::within(surroundings(), kind, recipe(kind), program, arguments)?;
             Ok(Server::installed(kind, origin, server))
         }
     }
@@ -108,16 +131,20 @@ pub fn find_own_with_clocks(
         }));
     }
     let origin = Origin::of(&program);
-    let server = Installed::with_clocks(kind, recipe(kind), program, arguments, clocks)?;
+    let clocks = Surroundings {
+        clocks: Some(clocks),
+        ..Surroundings::default()
+    };
+    let server = Installed::within(clocks, kind, recipe(kind), program, arguments)?;
     Ok(Server::installed(kind, origin, server))
 }
 
 /// The server behind FerretDB.
-fn documents(arguments: &[&str]) -> Result<Installed, NoServer> {
+fn documents(surroundings: Surroundings, arguments: &[&str]) -> Result<Installed, NoServer> {
     let kind = Kind::Postgres18;
     let program = ferretdb::server().map_err(|reason| Skipped { reason })?;
     let arguments = [&ferretdb::ARGUMENTS, arguments].concat();
-    let server = Installed::create(kind, recipe(kind), program, &arguments)?;
+    let server = Installed::within(surroundings, kind, recipe(kind), program, &arguments)?;
     ferretdb::extend(server.port()).doing("creating the extension that FerretDB needs")?;
     Ok(server)
 }

@@ -27,6 +27,7 @@ pub struct HarmedServer {
     server: Arc<Mutex<Server>>,
     proxy: Proxy,
     url: String,
+    faults: Vec<Fault>,
 }
 
 impl HarmedServer {
@@ -45,7 +46,10 @@ impl HarmedServer {
         let address = SocketAddr::from(([127, 0, 0, 1], port.parse()?));
         let proxy = Proxy::start(address).await?;
         let url = format!("{before}{}{after}", proxy.address());
+        let possible = |fault: &Fault| *fault != Fault::Filled || server.has_small_disk();
+        let faults = Fault::ALL.into_iter().filter(possible).collect();
         Ok(Self {
+            faults,
             server: Arc::new(Mutex::new(server)),
             proxy,
             url,
@@ -56,6 +60,12 @@ impl HarmedServer {
     #[must_use]
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// What can be done to it: everything, but that only a [small disk](crate::find_own_on_small_disk) is filled.
+    #[must_use]
+    pub fn faults(&self) -> &[Fault] {
+        &self.faults
     }
 
     /// Does this, and returns when it is over.
@@ -106,6 +116,15 @@ impl HarmedServer {
                 self.proxy.delay(SLOW);
                 self.end_after_a_while().await;
                 Ok(())
+            }
+            Fault::Filled => {
+                self.act(|server| server.fill_disk()).await?;
+                tokio::time::sleep(A_WHILE).await;
+                self.act(|server| {
+                    server.clear_disk()?;
+                    server.start()
+                })
+                .await
             }
             other => Err(Unable::failed(format!("a server cannot be {other}"))),
         }

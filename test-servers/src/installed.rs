@@ -12,6 +12,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, User};
 
 use crate::clocks::Clocks;
+use crate::disk;
 use crate::error::{Doing as _, Error};
 use crate::kind::Kind;
 use crate::kinds::Recipe;
@@ -42,7 +43,16 @@ pub(crate) struct Installed {
     /// A program that prepares a node.
     helper: Option<Process>,
     watchdog: Watchdog,
-    clocks: Option<Clocks>,
+    surroundings: Surroundings,
+}
+
+/// What is not as usual around a server.
+#[derive(Default)]
+pub(crate) struct Surroundings {
+    /// Other clocks than the machine's.
+    pub(crate) clocks: Option<Clocks>,
+    /// A small disk of its own.
+    pub(crate) small_disk: bool,
 }
 
 impl Installed {
@@ -53,26 +63,16 @@ impl Installed {
         program: Program,
         arguments: &[&str],
     ) -> Result<Self, Error> {
-        Self::prepared(kind, recipe, program, arguments, None)
+        Self::within(Surroundings::default(), kind, recipe, program, arguments)
     }
 
-    /// The same, with other clocks than the machine's.
-    pub(crate) fn with_clocks(
+    /// The same, with other surroundings than usual.
+    pub(crate) fn within(
+        surroundings: Surroundings,
         kind: Kind,
         recipe: Arc<dyn Recipe>,
         program: Program,
         arguments: &[&str],
-        clocks: Clocks,
-    ) -> Result<Self, Error> {
-        Self::prepared(kind, recipe, program, arguments, Some(clocks))
-    }
-
-    fn prepared(
-        kind: Kind,
-        recipe: Arc<dyn Recipe>,
-        program: Program,
-        arguments: &[&str],
-        clocks: Option<Clocks>,
     ) -> Result<Self, Error> {
         let user = process::unprivileged(program.users(recipe.users()))
             .doing("looking for a user to run as")?;
@@ -83,6 +83,9 @@ impl Installed {
             .join(format!("test-servers-{process}-{random:08x}"));
         let watchdog = Watchdog::over_directory(&home, recipe.sweep())
             .doing("creating a temporary directory and its watchdog")?;
+        if surroundings.small_disk {
+            disk::mount(&home).doing("making a small disk")?;
+        }
         let nodes = (0..recipe.nodes()).map(|_| None).collect();
         let mut server = Self {
             kind,
@@ -95,7 +98,7 @@ impl Installed {
             nodes,
             helper: None,
             watchdog,
-            clocks,
+            surroundings,
         };
         server.prepare()?;
         server.launch(true)?;
@@ -127,6 +130,27 @@ impl Installed {
 
     pub(crate) fn home(&self) -> &Path {
         &self.home
+    }
+
+    /// Takes up all room on its disk, if that is its own.
+    pub(crate) fn fill_disk(&self) -> Result<(), Error> {
+        self.with_disk(disk::fill)
+    }
+
+    /// Gives the room back.
+    pub(crate) fn clear_disk(&self) -> Result<(), Error> {
+        self.with_disk(disk::clear)
+    }
+
+    fn with_disk(&self, act: fn(&Path) -> io::Result<()>) -> Result<(), Error> {
+        if !self.has_small_disk() {
+            return Err(Error::NoSmallDisk { kind: self.kind });
+        }
+        act(&self.home).doing("filling a disk")
+    }
+
+    pub(crate) fn has_small_disk(&self) -> bool {
+        self.surroundings.small_disk
     }
 
     pub(crate) fn start(&mut self) -> Result<(), Error> {
@@ -365,7 +389,7 @@ impl Installed {
                     .doing("preparing the node to start first")?;
             }
             command.args(&self.arguments);
-            if let Some(clocks) = &self.clocks {
+            if let Some(clocks) = &self.surroundings.clocks {
                 command = clocks.around(node, &command);
             }
             self.nodes[node] = Some(self.process(&command)?);

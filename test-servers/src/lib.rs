@@ -68,6 +68,7 @@
 mod clocks;
 pub mod control;
 mod debian;
+mod disk;
 mod docker;
 mod error;
 mod find;
@@ -85,8 +86,12 @@ mod wire;
 
 pub use clocks::clocks_can_be_changed;
 pub use debian::ADDED;
+pub use disk::SmallDisk;
 pub use error::{Error, NoServer, Skipped};
-pub use find::{REQUIRE, find, find_own, find_own_with_clocks, locate, or_skip, require_or_skip};
+pub use find::{
+    REQUIRE, find, find_own, find_own_on_small_disk, find_own_with_clocks, locate, or_skip,
+    require_or_skip,
+};
 pub use harmed::HarmedServer;
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};

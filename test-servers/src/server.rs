@@ -279,6 +279,42 @@ impl Server {
         }
     }
 
+    /// Whether it has a disk of its own that can be filled.
+    #[must_use]
+    pub fn has_small_disk(&self) -> bool {
+        match &self.backing {
+            Backing::Shared | Backing::Docker(_) => false,
+            Backing::Installed(server) => server.has_small_disk(),
+            Backing::Behind { behind, .. } => behind.has_small_disk(),
+        }
+    }
+
+    /// Takes up all room on the disk of one that was found [on a small disk](crate::find_own_on_small_disk), until
+    /// [`clear_disk`](Self::clear_disk). A server may end at that.
+    ///
+    /// # Errors
+    /// [`Error::NoSmallDisk`], or if the operating system refuses.
+    pub fn fill_disk(&self) -> Result<(), Error> {
+        self.on_disk()?.fill_disk()
+    }
+
+    /// Gives the room on the disk back. One that has ended is started again by [`start`](Self::start).
+    ///
+    /// # Errors
+    /// Those of [`fill_disk`](Self::fill_disk).
+    pub fn clear_disk(&self) -> Result<(), Error> {
+        self.on_disk()?.clear_disk()
+    }
+
+    /// The one whose disk has the data.
+    fn on_disk(&self) -> Result<&Installed, Error> {
+        match &self.backing {
+            Backing::Installed(server) => Ok(server),
+            Backing::Behind { behind, .. } => behind.on_disk(),
+            Backing::Shared | Backing::Docker(_) => Err(Error::NoSmallDisk { kind: self.kind }),
+        }
+    }
+
     /// Kills one node of several, counted from 0, and returns when its processes are gone. Does
     /// nothing if it does not run.
     ///

@@ -15,7 +15,7 @@ use nix::unistd::Pid;
 
 /// `$1` is the directory, `$2` what is to be done in it when the servers have ended. The shell also
 /// makes the directory, so that nothing is left of a process that is killed before it has a
-/// watchdog.
+/// watchdog. It may be a disk of its own by then.
 ///
 /// Every line read is an order with the process groups it is for; the last one counts. To `kill`,
 /// a server is frozen first so that its list of children is exact: PostgreSQL's lead process
@@ -42,6 +42,7 @@ for group in $groups; do
 done
 cd "$1" && eval "$2"
 cd /
+umount -l -- "$1"
 tries=0
 while ! rm -rf -- "$1" && [ $tries -lt 100 ]; do
     sleep 0.1

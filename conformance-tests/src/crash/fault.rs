@@ -27,11 +27,14 @@ pub enum Fault {
     AnswerLost,
     /// Everything takes longer for some seconds.
     Slowed,
+    /// The disk is full for some seconds, and then has room again. A server that ends at that is started
+    /// again.
+    Filled,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 9] = [
         Self::Killed,
         Self::Stopped,
         Self::Paused,
@@ -40,6 +43,7 @@ impl Fault {
         Self::Silenced,
         Self::AnswerLost,
         Self::Slowed,
+        Self::Filled,
     ];
 
     /// The fault's name in reports.
@@ -54,6 +58,7 @@ impl Fault {
             Self::Silenced => "silenced",
             Self::AnswerLost => "answer lost",
             Self::Slowed => "slowed",
+            Self::Filled => "filled",
         }
     }
 }

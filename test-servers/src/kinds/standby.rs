@@ -2,6 +2,7 @@ use std::fs;
 use std::io;
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 
 use nix::sys::signal::Signal;
 
@@ -67,6 +68,11 @@ impl Recipe for Standby {
 
     fn sweep(&self) -> &'static str {
         self.of.sweep()
+    }
+
+    /// One that was promoted is followed as any other server.
+    fn standby(&self, primary: u16) -> Option<Arc<dyn Recipe>> {
+        self.of.standby(primary)
     }
 
     /// As `pg_ctl promote` does: a file, and a signal to look for it.

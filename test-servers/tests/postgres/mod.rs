@@ -1,6 +1,6 @@
 //! What is particular to PostgreSQL: arguments, PgBouncer in front of a server, standbys.
 
-use test_servers::{Error, Kind, find_own, or_skip};
+use test_servers::{Error, Kind, find_own, find_own_on_small_disk, or_skip};
 
 use crate::client::{Client, PostgresSession};
 use crate::{Outcome, Server};
@@ -24,6 +24,36 @@ fn is_started_with_more_arguments() -> Outcome {
     server.restart()?;
     assert_eq!(client.ask("SHOW max_connections")?, "17");
     assert_eq!(client.ask("SHOW auto_explain.log_min_duration")?, "-1");
+    Ok(())
+}
+
+#[test]
+fn its_disk_can_be_full() -> Outcome {
+    let Some(server) = server(&[])? else {
+        return Ok(());
+    };
+    assert!(!server.has_small_disk());
+    let refused = server.fill_disk();
+    assert!(matches!(refused, Err(Error::NoSmallDisk { .. })));
+    drop(server);
+
+    let found = find_own_on_small_disk(Kind::Postgres, &[]);
+    let Some(mut server) = or_skip(Kind::Postgres, found)? else {
+        return Ok(());
+    };
+    if !server.has_small_disk() {
+        return crate::skip(Kind::Postgres, "only root can make a disk").map(|_: Option<()>| ());
+    }
+    let client = Client::of(&server)?;
+    client.write("first")?;
+    server.fill_disk()?;
+    let large = "CREATE TABLE large AS SELECT repeat('x', 1000) FROM generate_series(1, 100000)";
+    let error = client.ask(large).expect_err("there was room");
+    assert!(error.to_string().contains("space left"), "{error}");
+    server.clear_disk()?;
+    server.start()?;
+    assert_eq!(client.read()?, "first");
+    client.ask(large)?;
     Ok(())
 }
 
