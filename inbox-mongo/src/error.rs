@@ -23,10 +23,9 @@ pub(crate) const TIME_OVER: i32 = 50;
 pub(crate) const UNKNOWN_COMMAND: i32 = 59;
 /// A look-up in a sharded collection, before MongoDB 5.1.
 pub(crate) const LOOKUP_IN_SHARDS: i32 = 28769;
-/// FerretDB passes its PostgreSQL's SQLSTATE on as that server packs it into a number: 40001, a
-/// serialization failure, and 40P01, a deadlock.
-const SERIALIZATION_FAILURE: i32 = 16_777_220;
-const DEADLOCK: i32 = 16_908_292;
+const NOT_PRIMARY: i32 = 10107;
+const INTERRUPTED: i32 = 11601;
+const OUT_OF_DISK_SPACE: i32 = 14031;
 
 const REFUSED_CREDENTIALS: &str = "the server refused the credentials; is there a password, and \
                                    was the user made in the database of the URL, or in the one \
@@ -268,11 +267,51 @@ fn classify(error: &DriverError) -> Class {
     (kind, context.into(), effect)
 }
 
+/// SQLSTATEs of PostgreSQL, which FerretDB passes on where it has no code of MongoDB's for them.
+mod sqlstate {
+    pub(super) const READ_ONLY: i32 = packed(*b"25006");
+    pub(super) const SERIALIZATION_FAILURE: i32 = packed(*b"40001");
+    pub(super) const DEADLOCK: i32 = packed(*b"40P01");
+    pub(super) const DISK_FULL: i32 = packed(*b"53100");
+    pub(super) const OUT_OF_MEMORY: i32 = packed(*b"53200");
+    pub(super) const TOO_MANY_CONNECTIONS: i32 = packed(*b"53300");
+    pub(super) const LOCK_NOT_AVAILABLE: i32 = packed(*b"55P03");
+    pub(super) const QUERY_CANCELED: i32 = packed(*b"57014");
+    pub(super) const ADMIN_SHUTDOWN: i32 = packed(*b"57P01");
+    pub(super) const CRASH_SHUTDOWN: i32 = packed(*b"57P02");
+    pub(super) const CANNOT_CONNECT_NOW: i32 = packed(*b"57P03");
+    pub(super) const IO_ERROR: i32 = packed(*b"58030");
+
+    /// As PostgreSQL packs one into a number: six bits a character, the first one's lowest.
+    const fn packed([a, b, c, d, e]: [u8; 5]) -> i32 {
+        bits(a) | bits(b) << 6 | bits(c) << 12 | bits(d) << 18 | bits(e) << 24
+    }
+
+    const fn bits(character: u8) -> i32 {
+        (character - b'0') as i32
+    }
+}
+
+/// The code of MongoDB's that says the same.
+fn of_mongodb(code: i32) -> i32 {
+    match code {
+        sqlstate::READ_ONLY | sqlstate::CANNOT_CONNECT_NOW => NOT_PRIMARY,
+        sqlstate::QUERY_CANCELED | sqlstate::ADMIN_SHUTDOWN | sqlstate::CRASH_SHUTDOWN => {
+            INTERRUPTED
+        }
+        sqlstate::DISK_FULL
+        | sqlstate::OUT_OF_MEMORY
+        | sqlstate::TOO_MANY_CONNECTIONS
+        | sqlstate::IO_ERROR => OUT_OF_DISK_SPACE,
+        code => code,
+    }
+}
+
 /// By the server's own code: <https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml>.
 fn by_code(code: i32) -> Class {
     use ErrorKind::{Conflict, Denied, Invalid, Other, SchemaMissing, Unavailable, Unsupported};
 
-    let (kind, context) = match code {
+    let (kind, context) = match of_mongodb(code) {
         // HostUnreachable, HostNotFound, NetworkTimeout, SocketException, ShutdownInProgress,
         // the five of a primary that steps down or starts, ExceededTimeLimit and its like.
         // FerretDB answers so when its own database goes away.
@@ -280,7 +319,7 @@ fn by_code(code: i32) -> Class {
             let context = "the server met an error of its own";
             return (Unavailable, context.into(), Effect::Unknown);
         }
-        6 | 7 | 89 | 91 | 189 | 9001 | 10058 | 10107 | 11600 | 11602 | 13435 | 13436 => {
+        6 | 7 | 89 | 91 | 189 | 9001 | 10058 | NOT_PRIMARY | 11600 | 11602 | 13435 | 13436 => {
             let context = "the server is not the primary, or is starting or stopping";
             return (Unavailable, context.into(), Effect::Unknown);
         }
@@ -293,7 +332,7 @@ fn by_code(code: i32) -> Class {
             return (Unavailable, context.into(), Effect::Unknown);
         }
         // Also a cursor or a plan that the server gave up.
-        11 | 43 | 175 | 237 | 11601 => {
+        11 | 43 | 175 | 237 | INTERRUPTED => {
             let context = "the server interrupted this";
             return (Unavailable, context.into(), Effect::Unknown);
         }
@@ -340,12 +379,15 @@ fn by_code(code: i32) -> Class {
             "the transaction took longer than the server allows (transactionLifetimeLimitSeconds)",
         ),
         // Of a bulk, some may have been done before.
-        SERIALIZATION_FAILURE | DEADLOCK => {
+        sqlstate::SERIALIZATION_FAILURE | sqlstate::DEADLOCK | sqlstate::LOCK_NOT_AVAILABLE => {
             let context = "the server gave this up in favour of another operation";
             return (Conflict, context.into(), Effect::Unknown);
         }
         DUPLICATE_KEY => (Conflict, "another operation inserted the same key"),
-        146 | 14031 => (Unavailable, "the server is out of memory or disk"),
+        146 | OUT_OF_DISK_SPACE => {
+            let context = "the server is out of memory or disk";
+            return (Unavailable, context.into(), Effect::Unknown);
+        }
         20 | UNKNOWN_COMMAND | 115 | 263 | 303 => (Unsupported, "the server does not support this"),
         10334 | 17419 | 17420 => (Invalid, "a document would be over the server's limit"),
         121 => (
@@ -386,7 +428,9 @@ mod tests {
             (290, ErrorKind::Conflict, Effect::None),
             (112, ErrorKind::Conflict, Effect::None),
             (251, ErrorKind::Conflict, Effect::None),
-            (DEADLOCK, ErrorKind::Conflict, Effect::Unknown),
+            // A serialization failure and a full disk below FerretDB.
+            (16_777_220, ErrorKind::Conflict, Effect::Unknown),
+            (4293, ErrorKind::Unavailable, Effect::Unknown),
             (13, ErrorKind::Denied, Effect::None),
             (18, ErrorKind::Denied, Effect::None),
             (26, ErrorKind::SchemaMissing, Effect::None),
