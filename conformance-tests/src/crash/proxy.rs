@@ -49,7 +49,8 @@ enum Mode {
 
 #[derive(Debug)]
 struct Shared {
-    server: SocketAddr,
+    /// Where the next connections go.
+    server: watch::Sender<SocketAddr>,
     mode: watch::Sender<Mode>,
     /// How often all connections were cut.
     cuts: watch::Sender<u64>,
@@ -75,7 +76,7 @@ impl Proxy {
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await?;
         let address = listener.local_addr()?;
         let shared = Arc::new(Shared {
-            server,
+            server: watch::Sender::new(server),
             mode: watch::Sender::new(Mode::Forward),
             cuts: watch::Sender::new(0),
             silences: watch::Sender::new(0),
@@ -93,6 +94,12 @@ impl Proxy {
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
+    }
+
+    /// Forwards later connections to another server, as an address does that moves in a fail-over. Those that are open
+    /// stay with the former one.
+    pub fn redirect(&self, server: SocketAddr) {
+        self.shared.server.send_replace(server);
     }
 
     /// Forwards again, and what was held back first.
@@ -168,7 +175,8 @@ async fn serve(client: TcpStream, shared: Arc<Shared>) {
     let mut cuts = shared.cuts.subscribe();
     let mut silences = shared.silences.subscribe();
     let mut carry = pin!(async {
-        let server = TcpStream::connect(shared.server).await?;
+        let server = *shared.server.borrow();
+        let server = TcpStream::connect(server).await?;
         client.set_nodelay(true)?;
         server.set_nodelay(true)?;
         let (from_client, to_client) = client.into_split();
