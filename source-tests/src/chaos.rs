@@ -147,7 +147,7 @@ pub(crate) async fn run<B: Broker>(
     let (broker, name, all) = (Arc::clone(&c.broker), channel.to_owned(), options.messages);
     let stored = Arc::new(std::sync::atomic::AtomicUsize::new(0));
     let seen = Arc::clone(&stored);
-    let publishing = AbortOnDrop(tokio::spawn(async move {
+    let mut publishing = Some(AbortOnDrop(tokio::spawn(async move {
         let mut next = 0;
         while next < all {
             if next > seen.load(std::sync::atomic::Ordering::Relaxed) + AHEAD {
@@ -160,7 +160,7 @@ pub(crate) async fn run<B: Broker>(
             next = end;
         }
         Ok::<_, Failure>(())
-    }));
+    })));
 
     let mut children = Vec::new();
     for _ in 0..options.consumers {
@@ -169,9 +169,13 @@ pub(crate) async fn run<B: Broker>(
     let victims = victims(&options, database.is_server());
     let mut killed = 0;
     let mut progress = (0, Instant::now());
-    let mut told = Instant::now();
+    let (mut told, mut last) = (Instant::now(), None);
     loop {
-        let count = count(&*inbox).await.unwrap_or(progress.0);
+        if let Some(ended) = publishing.take_if(|publishing| publishing.0.is_finished()) {
+            ended.finish().await?;
+        }
+        let counted = count(&*inbox).await;
+        let count = *counted.as_ref().unwrap_or(&progress.0);
         if told.elapsed() > TOLD {
             told = Instant::now();
             let all = options.messages;
@@ -184,7 +188,12 @@ pub(crate) async fn run<B: Broker>(
             progress = (count, Instant::now());
         } else if progress.1.elapsed() > STUCK {
             let all = options.messages;
-            return Err(format!("for {STUCK:?} nothing was stored: {count} of {all}").into());
+            let outstanding = c.broker.outstanding(channel).await;
+            return Err(format!(
+                "for {STUCK:?} nothing was stored: {count} of {all}, since kill {killed}, of {last:?}; now are stored: \
+                 {counted:?}, and are in the broker: {outstanding:?}"
+            )
+            .into());
         }
         if count >= options.messages && killed == victims.len() {
             break;
@@ -208,12 +217,15 @@ pub(crate) async fn run<B: Broker>(
                 }
                 Victim::Database => database.restart().await?,
             }
+            last = Some(*victim);
             killed += 1;
             progress.1 = Instant::now();
         }
         sleep(Duration::from_millis(20)).await;
     }
-    publishing.finish().await?;
+    if let Some(publishing) = publishing {
+        publishing.finish().await?;
+    }
     c.until_done(channel).await?;
     for child in children {
         process::finish(child).await?;

@@ -29,6 +29,8 @@ const SENT_AT_ONCE: usize = 500;
 /// A broker of this run's own.
 trait Broker: Sized {
     const NAME: &'static str;
+    /// How many times fewer messages it gets, where the server is slow.
+    const FEWER: u64 = 1;
     type Publisher: Publisher;
     type Source: Source;
     type Hand: Hand;
@@ -81,7 +83,7 @@ impl Consumer {
 }
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
-    if Table::connect(&bench.site, Slot::Second).await?.is_none() {
+    if !Table::fits(&bench.site) {
         let text = format!("not measured on {}", bench.site.target.name());
         bench.report.note("brokers", text);
         return Ok(());
@@ -101,9 +103,10 @@ async fn of<B: Broker>(bench: &mut Bench<'_>) -> Result<()> {
         for place in 0..all.len() {
             let number = (place + run) % all.len();
             let consumer = Consumer::ALL[number];
+            let messages = bench.options.messages.div_ceil(B::FEWER);
             let messages = match consumer {
-                Consumer::OneByOne => bench.options.messages.div_ceil(SINGLE),
-                _ => bench.options.messages,
+                Consumer::OneByOne => messages.div_ceil(SINGLE),
+                _ => messages,
             };
             let channel = format!("bench-{run}-{number}");
             let time = one(bench, &broker, consumer, &channel, messages).await?;

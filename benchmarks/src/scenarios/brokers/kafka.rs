@@ -1,7 +1,7 @@
 use anyhow::{Result, anyhow};
 use futures_util::FutureExt as _;
 use inbox::{
-    kafka::{Connection, ID, KafkaOptions, KafkaPublisher, KafkaSource},
+    kafka::{Connection, ID, KafkaOptions, KafkaPublisher, KafkaSource, Rejections},
     receiver::Mapping,
 };
 use rdkafka::{
@@ -45,7 +45,10 @@ impl Broker for Kafka {
 
     fn source(&self, channel: &str, mapping: Mapping) -> Result<KafkaSource> {
         let options = KafkaOptions::new(Connection::new(self.address()), channel, [channel]);
-        Ok(KafkaSource::new(options, mapping)?)
+        Ok(KafkaSource::new(
+            options.rejections(Rejections::Stop),
+            mapping,
+        )?)
     }
 
     async fn hand(&self, channel: &str) -> Result<Member> {

@@ -16,6 +16,7 @@ pub(super) struct Sqs(Server);
 
 impl Broker for Sqs {
     const NAME: &'static str = "SQS (ElasticMQ)";
+    const FEWER: u64 = 20;
     type Publisher = SqsPublisher;
     type Source = SqsSource;
     type Hand = Queue;

@@ -1,6 +1,6 @@
 //! The table of a consumer that is written by hand.
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, Executor as _, PgConnection,
     SqliteConnection,
@@ -19,19 +19,19 @@ pub(super) enum Table {
 }
 
 impl Table {
-    /// `None` on other stores.
-    pub(super) async fn connect(site: &Site, slot: Slot) -> Result<Option<Self>> {
+    /// Whether there can be one on this store.
+    pub(super) fn fits(site: &Site) -> bool {
+        site.postgres(Slot::Second).is_some() || site.sqlite(Slot::Second).is_some()
+    }
+
+    async fn connect(site: &Site, slot: Slot) -> Result<Self> {
         if let Some(options) = site.postgres(slot) {
             let options = options.disable_statement_logging();
-            return Ok(options.connect().await.ok().map(Self::Postgres));
+            return Ok(Self::Postgres(options.connect().await?));
         }
-        match site.sqlite(slot) {
-            Some(options) => {
-                let options = options.disable_statement_logging();
-                Ok(Some(Self::Sqlite(options.connect().await?)))
-            }
-            None => Ok(None),
-        }
+        let options = site.sqlite(slot).context("not on this store")?;
+        let options = options.disable_statement_logging();
+        Ok(Self::Sqlite(options.connect().await?))
     }
 
     pub(super) async fn create(site: &Site, slot: Slot) -> Result<Self> {
@@ -43,17 +43,16 @@ impl Table {
             ))
         };
         match &mut table {
-            Some(Self::Postgres(connection)) => {
+            Self::Postgres(connection) => {
                 let now = "timestamptz NOT NULL DEFAULT now()";
                 connection.execute(create("bytea", now)).await?;
             }
-            Some(Self::Sqlite(connection)) => {
+            Self::Sqlite(connection) => {
                 let now = "REAL NOT NULL DEFAULT (unixepoch('subsec'))";
                 connection.execute(create("blob", now)).await?;
             }
-            None => {}
         }
-        table.ok_or_else(|| anyhow::anyhow!("no connection"))
+        Ok(table)
     }
 
     /// In one transaction.
