@@ -105,6 +105,7 @@
 //! | `kafka` | Kafka and what speaks its protocol |
 //! | `nats` | NATS JetStream |
 //! | `rabbitmq` | RabbitMQ |
+//! | `rabbitmq-streams` | RabbitMQ, with its streams as a source |
 //! | `redis-streams` | Redis Streams |
 //! | `sqs` | Amazon SQS |
 //!
@@ -204,7 +205,8 @@ pub use inbox_nats as nats;
 /// [`connect`] is not, since it does not know the driver's transaction type.
 #[cfg(feature = "postgres")]
 pub use inbox_postgres as postgres;
-/// RabbitMQ: a source for receivers, and a publisher. TLS is its Cargo feature `tls`.
+/// RabbitMQ: a source for receivers, and a publisher; with the feature `rabbitmq-streams` a source of streams. TLS is its Cargo
+/// feature `tls`.
 #[cfg(feature = "rabbitmq")]
 pub use inbox_rabbitmq as rabbitmq;
 /// The Redis store, with its options. TLS is its Cargo feature `tls`.

@@ -46,7 +46,7 @@ pub enum Kind {
     Elasticmq,
     /// Apache Kafka in KRaft mode, one process that is broker and controller. Topics are not made by themselves.
     Kafka,
-    /// RabbitMQ, one node, with the management plug-in, whose port stands in `rabbitmq.conf` in the server's
+    /// RabbitMQ, one node, with streams and the management plug-in, whose ports stand in `rabbitmq.conf` in the server's
     /// directory.
     RabbitMq,
     /// The same of RabbitMQ 4.

@@ -1,7 +1,8 @@
 //! RabbitMQ as a source of an inbox: store, then acknowledge. And a publisher, for the way out.
 //!
 //! A [`RabbitMqSource`] consumes a queue. It hands messages to a receiver of the crate `inbox`, and acknowledges
-//! them only when the receiver has stored them.
+//! them only when the receiver has stored them. With the Cargo feature `streams` there is another one for
+//! [streams](#streams).
 //!
 //! ```no_run
 //! use inbox::receiver::{Mapping, Receiver};
@@ -122,8 +123,17 @@
 //! | `dead_letters=QUEUE` | [`dead_letters`](RabbitMqOptions::dead_letters) | none; of a queue that is declared |
 //! | `rejections=dead_letters`, `stop` | [`rejections`](RabbitMqOptions::rejections) | see [Rejection](#rejection) |
 //!
+//! # Streams
+#![cfg_attr(feature = "streams", doc = include_str!("stream/streams.md"))]
+#![cfg_attr(
+    not(feature = "streams"),
+    doc = "Streams are a source with the Cargo feature `streams`."
+)]
+//!
 //! # What is not there
-//! Streams, several servers in one URL, and dead letters with the reason of a rejection: RabbitMQ has no place for it.
+//! Several servers in one URL; dead letters with the reason of a rejection, as RabbitMQ has no place for it; of streams,
+//! batches that a producer has compressed, super streams as one source (each of their partitions is a stream), filters, and
+//! publishing over their own protocol: the [`RabbitMqPublisher`] sends to a stream as it does to a queue.
 //!
 //! # Long runs
 //! `cargo test -p inbox-rabbitmq` runs the suite of `source-tests`, with kills of consumers and of the server in a small
@@ -143,9 +153,16 @@ mod options;
 mod publisher;
 mod session;
 mod source;
+#[cfg(feature = "streams")]
+mod stream;
 
 pub use delivery::RabbitMqDelivery;
 pub use envelope::KEY;
 pub use options::{Connection, QueueKind, RabbitMqOptions, Rejections, SCHEMES};
 pub use publisher::RabbitMqPublisher;
 pub use source::RabbitMqSource;
+#[cfg(feature = "streams")]
+pub use stream::{
+    RabbitMqStreamDelivery, RabbitMqStreamOptions, RabbitMqStreamSource, STREAM_SCHEMES,
+    StreamConnection, StreamStart,
+};

@@ -51,17 +51,8 @@ impl Connection {
             "amqps" => return Err(invalid("amqps:// needs a build with the feature `tls`")),
             _ => (AMQPScheme::AMQP, 5672),
         };
-        let (username, password) = match (url.username(), url.password()) {
-            ("", None) => ("guest".to_owned(), "guest".to_owned()),
-            (user, password) => (decode(user)?, decode(password.unwrap_or_default())?),
-        };
-        let vhost = match url.path() {
-            "" | "/" => "/".to_owned(),
-            path => decode(path.trim_start_matches('/'))?,
-        };
-        if vhost.len() > MAX_NAME {
-            return Err(invalid("not a name of a virtual host"));
-        }
+        let (username, password) = credentials(url)?;
+        let vhost = vhost(url)?;
         let host = url.host_str().unwrap_or_default().to_owned();
         let port = url.port().unwrap_or(port);
         Ok(Self {
@@ -277,6 +268,25 @@ pub(crate) fn parse(url: &str) -> Result<Url> {
         return Err(bad());
     }
     Ok(url)
+}
+
+/// User and password.
+pub(crate) fn credentials(url: &Url) -> Result<(String, String)> {
+    Ok(match (url.username(), url.password()) {
+        ("", None) => ("guest".to_owned(), "guest".to_owned()),
+        (user, password) => (decode(user)?, decode(password.unwrap_or_default())?),
+    })
+}
+
+pub(crate) fn vhost(url: &Url) -> Result<String> {
+    let vhost = match url.path() {
+        "" | "/" => "/".to_owned(),
+        path => decode(path.trim_start_matches('/'))?,
+    };
+    if vhost.len() > MAX_NAME {
+        return Err(invalid("not a name of a virtual host"));
+    }
+    Ok(vhost)
 }
 
 fn decode(text: &str) -> Result<String> {

@@ -26,12 +26,15 @@ use crate::{
 type Outcome<T> = std::result::Result<T, SourceError>;
 
 const DOING: &str = "publishing";
+/// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it knows its streams.
+const STARTING: Duration = Duration::from_secs(15);
 
 /// Sends messages to an exchange, with their address as the routing key and their id as `message_id`.
 ///
 /// A message is confirmed when each queue that it goes to has it: a quorum queue with a majority of its nodes, a classic one on
-/// its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a permanent error. A queue that is
-/// full and rejects is a transient one.
+/// its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a permanent error; in the first 15
+/// seconds of a connection no queue is a transient one, since a server that has just started may not know its queues and streams
+/// yet. A queue that is full and rejects is a transient error.
 ///
 /// The headers `CC` and `BCC` of a message are not sent: they say where else it goes.
 ///
@@ -47,6 +50,7 @@ pub struct RabbitMqPublisher {
 #[derive(Clone)]
 struct Link {
     channel: Channel,
+    since: Instant,
     /// One call at a time: see [`Returned`].
     turn: Arc<Mutex<()>>,
 }
@@ -117,7 +121,13 @@ impl RabbitMqPublisher {
         let confirm = channel.confirm_select(ConfirmSelectOptions::default());
         confirm.await.map_err(opening)?;
         let turn = Arc::default();
-        Ok(link.insert(Link { channel, turn }).clone())
+        let since = Instant::now();
+        let opened = Link {
+            channel,
+            since,
+            turn,
+        };
+        Ok(link.insert(opened).clone())
     }
 
     /// Sends one, and returns what its confirmation will be.
@@ -157,7 +167,7 @@ struct Returned(Vec<BasicReturnMessage>);
 
 impl Returned {
     /// Takes those out that were confirmed although no queue takes them.
-    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>]) {
+    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>], is_starting: bool) {
         for returned in self.0 {
             let delivery = &returned.delivery;
             let id = delivery.properties.message_id().as_ref();
@@ -170,10 +180,14 @@ impl Returned {
             if let Some((message, answer)) =
                 both.find(|(message, answer)| answer.is_ok() && is_it(message))
             {
-                *answer = Err(SourceError::permanent(format!(
+                let text = format!(
                     "{DOING}: no queue takes what is sent to {:?}",
                     message.address
-                )));
+                );
+                *answer = Err(match is_starting {
+                    true => SourceError::transient(text),
+                    false => SourceError::permanent(text),
+                });
             }
         }
     }
@@ -243,7 +257,7 @@ impl Publisher for RabbitMqPublisher {
             };
             answers.push(answer);
         }
-        returned.correct(messages, &mut answers);
+        returned.correct(messages, &mut answers, link.since.elapsed() < STARTING);
         if is_late {
             // Whatever it does still, the next message is not to wait for it.
             *self.link.lock().await = None;

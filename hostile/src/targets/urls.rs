@@ -96,6 +96,14 @@ pub(super) fn brokers() -> Target {
         check(url, "RabbitMqSource", &Read::of(source))?;
         let rabbitmq = inbox_rabbitmq::Connection::from_url(url);
         check(url, "RabbitMQ's Connection", &Read::of(rabbitmq))?;
+        let stream = inbox_rabbitmq::RabbitMqStreamOptions::from_url(url);
+        check(url, "RabbitMqStreamOptions", &Read::by_ref(&stream))?;
+        let source = stream.and_then(|options| {
+            inbox_rabbitmq::RabbitMqStreamSource::new(options, mapping.clone())
+        });
+        check(url, "RabbitMqStreamSource", &Read::of(source))?;
+        let stream = inbox_rabbitmq::StreamConnection::from_url(url);
+        check(url, "RabbitMQ's StreamConnection", &Read::of(stream))?;
 
         let streams = inbox_redis_streams::RedisStreamsOptions::from_url(url);
         check(url, "RedisStreamsOptions", &Read::by_ref(&streams))?;

@@ -1,6 +1,6 @@
-//! `inbox receive` from a queue of RabbitMQ into a file, as its user meets it.
+//! `inbox receive` from a queue and from a stream of RabbitMQ into a file, as its user meets it.
 
-use std::{sync::LazyLock, time::Duration};
+use std::{fs, sync::LazyLock, time::Duration};
 
 use inbox::receiver::{Envelope, Publisher as _, SourceError};
 use inbox_rabbitmq::RabbitMqPublisher;
@@ -85,4 +85,52 @@ fn what_is_sent_twice_is_stored_once_and_acknowledged() {
     let output = place.inbox(&["receive", "--from", &wrong]).exits(1);
     assert!(!output.stderr.contains("Secret"), "{output:?}");
     output.complains("ACCESS_REFUSED");
+}
+
+#[test]
+fn a_stream_is_received_from_where_it_was() {
+    let server = RABBITMQ.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    // Where another server is named, its port for streams is not known.
+    let Some((server, home)) = server
+        .as_ref()
+        .zip(server.as_ref().and_then(Server::directory))
+    else {
+        return;
+    };
+    let settings = fs::read_to_string(home.join("rabbitmq.conf")).unwrap();
+    let mut lines = settings.lines();
+    let streams = lines.find_map(|line| line.strip_prefix("stream.listeners.tcp.1 = "));
+    let from = format!(
+        "rabbitmq-stream://{}/%2f?stream=cli-events&consumer=billing&create=true",
+        streams.unwrap()
+    );
+    let place = Place::new();
+    let receive = ["receive", "--json", "--from", &from, "--handler", "billing"];
+    let send = |id: &str| {
+        let mut message = Envelope::new("cli-events", "{}");
+        message.id = Some(id.to_owned());
+        publish(server.url(), &[message])[0].is_ok()
+    };
+    // The first one declares the stream.
+    let child = place.start(&receive);
+    wait_for("the stream", || send("evt-1"));
+    wait_for("the first one", || {
+        place.inbox(&["show", "billing/evt-1"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    finish(child.wait_with_output().unwrap()).exits(0);
+
+    assert!(send("evt-2"));
+    let child = place.start(&receive);
+    wait_for("the second one", || {
+        place.inbox(&["show", "billing/evt-2"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    let output = finish(child.wait_with_output().unwrap()).exits(0);
+    assert_eq!(output.json()[0]["received"], 1, "{output:?}");
+
+    let wrong = from.replace("://", "://guest:Secret@");
+    let output = place.inbox(&["receive", "--from", &wrong]).exits(1);
+    assert!(!output.stderr.contains("Secret"), "{output:?}");
+    output.complains("password are refused");
 }

@@ -1,4 +1,4 @@
-//! RabbitMQ: one node, with the management plug-in, which tests ask for counts.
+//! RabbitMQ: one node, with the plug-in for streams, and the management plug-in, which tests ask for counts.
 
 use std::fs;
 use std::io::{self, Read as _, Write as _};
@@ -27,10 +27,11 @@ kill -s KILL $mapper
 
 /// Whatever is asked of the management plug-in is counted when it is asked, not every five seconds.
 fn settings(ports: &[u16]) -> String {
-    let (broker, management) = (ports[0], ports[1]);
+    let (broker, management, streams) = (ports[0], ports[1], ports[4]);
     format!(
         "\
 listeners.tcp.1 = 127.0.0.1:{broker}
+stream.listeners.tcp.1 = 127.0.0.1:{streams}
 management.tcp.ip = 127.0.0.1
 management.tcp.port = {management}
 management_agent.disable_metrics_collector = true
@@ -73,14 +74,15 @@ impl Recipe for RabbitMq {
         &["rabbitmq"]
     }
 
-    /// The broker's, the management plug-in's, that of Erlang's distribution, and the port mapper's.
+    /// The broker's, the management plug-in's, that of Erlang's distribution, the port mapper's, and that for streams.
     fn ports(&self) -> usize {
-        4
+        5
     }
 
     fn prepare(&self, _: &Program, home: &Path, ports: &[u16]) -> io::Result<Vec<Command>> {
         fs::write(home.join("rabbitmq.conf"), settings(ports))?;
-        fs::write(home.join("enabled_plugins"), "[rabbitmq_management].\n")?;
+        let plugins = "[rabbitmq_management, rabbitmq_stream].\n";
+        fs::write(home.join("enabled_plugins"), plugins)?;
         Ok(Vec::new())
     }
 

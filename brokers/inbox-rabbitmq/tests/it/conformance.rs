@@ -1,7 +1,7 @@
-//! The suite of sources: whole on quorum queues, and parts of it, in which others may differ, on quorum queues with a single
-//! active consumer and on classic queues.
+//! The suite of sources: whole on quorum queues of RabbitMQ 4, and parts of it, in which others may differ, on those of the version
+//! that the machine has, with a single active consumer and on classic queues.
 //!
-//! `INBOX_TEST_SUITE_ON=classic` or `ordered` takes the whole to these, by hand.
+//! `INBOX_TEST_SUITE_ON=rabbitmq`, `classic` or `ordered` takes the whole to these, by hand.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use async_trait::async_trait;
 use inbox_rabbitmq::RabbitMqSource;
 use inbox_source::{Envelope, Mapping};
 use source_tests::{Abilities, Broker, Failure, Harm};
-use test_servers::Server;
+use test_servers::{Kind, Server};
 use tokio::task::block_in_place;
 
 use crate::harness::{Rabbit, Setup, dead};
@@ -82,8 +82,9 @@ impl Broker for RabbitBroker {
     }
 }
 
-fn broker(setup: Setup) -> Result<Option<RabbitBroker>, Failure> {
-    Ok(block_in_place(|| Rabbit::own(setup))?.map(RabbitBroker))
+fn broker(kind: Kind, setup: Setup) -> Result<Option<RabbitBroker>, Failure> {
+    let own = || Rabbit::of_kind(kind, setup, &[]);
+    Ok(block_in_place(own)?.map(RabbitBroker))
 }
 
 mod whole {
@@ -91,44 +92,37 @@ mod whole {
 
     source_tests::cases!(async || -> Result<Option<RabbitBroker>, Failure> {
         let on = std::env::var("INBOX_TEST_SUITE_ON").unwrap_or_default();
-        broker(match on.as_str() {
-            "classic" => Setup::CLASSIC,
-            "ordered" => Setup::ORDERED,
-            _ => Setup::QUORUM,
-        })
+        match on.as_str() {
+            "rabbitmq" => broker(Kind::RabbitMq, Setup::QUORUM),
+            "classic" => broker(Kind::RabbitMq, Setup::CLASSIC),
+            "ordered" => broker(Kind::RabbitMq, Setup::ORDERED),
+            _ => broker(Kind::RabbitMq4, Setup::QUORUM),
+        }
     });
 }
 
-/// Some cases of the suite, as tests of the same names.
-macro_rules! part {
-    ($setup:expr; $($group:ident { $($name:ident,)* })*) => {
-        static BROKERS: source_tests::Brokers = source_tests::Brokers::new();
-
-        async fn make() -> Result<Option<super::RabbitBroker>, source_tests::Failure> {
-            super::broker($setup)
+/// An earlier version gives back, counts and starts again in its own way.
+mod older {
+    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::QUORUM);
+        acknowledging {
+            all_at_a_shutdown_in_mid_flow,
         }
-
-        $(
-            mod $group {
-                $(
-                    #[test]
-                    fn $name() -> Result<(), source_tests::TestFailure> {
-                        source_tests::test(
-                            &super::BROKERS,
-                            super::make,
-                            concat!(module_path!(), "::", stringify!($name)),
-                            concat!(stringify!($group), "::", stringify!($name)),
-                        )
-                    }
-                )*
-            }
-        )*
-    };
+        broker {
+            a_kill_while_the_store_is_held,
+            cuts_in_mid_batch,
+        }
+        consumers {
+            killed_as_processes,
+        }
+        poison {
+            it_goes_to_dead_letters,
+        }
+    }
 }
 
 /// What a single active consumer adds is order.
 mod ordered {
-    part! { crate::harness::Setup::ORDERED;
+    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::ORDERED);
         acknowledging {
             what_a_shutdown_leaves_comes_again,
             what_is_held_is_not_given_to_others,
@@ -149,7 +143,7 @@ mod ordered {
 
 /// A classic queue has its own way to give back, to count and to restart.
 mod classic {
-    part! { crate::harness::Setup::CLASSIC;
+    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::CLASSIC);
         acknowledging {
             nothing_before_it_is_stored,
             what_is_stored_and_no_more,

@@ -30,9 +30,10 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a quorum queue counts its messages, and longer than it takes.
 const COUNTED: Duration = Duration::from_millis(250);
 const TICK_MS: &str = "100";
-/// A node writes the names of its quorum queues down when there was no new one for half a second. One that is killed before
-/// that does not know the queue when it starts again, and answers nothing that is asked of it.
-const REMEMBERED: Duration = Duration::from_millis(1500);
+/// A node writes the names of its quorum queues down, and that of what coordinates its streams, when there was no new one for
+/// half a second. One that is killed before that does not know the queue when it starts again, and answers nothing that is
+/// asked of it.
+pub(crate) const REMEMBERED: Duration = Duration::from_millis(1500);
 
 /// How the queues of a server are declared.
 #[derive(Clone, Copy)]
@@ -78,30 +79,29 @@ pub(crate) struct Rabbit {
     /// Where nothing is cut.
     direct: String,
     management: String,
+    /// Where it takes connections for streams.
+    pub(crate) streams: String,
     publisher: RabbitMqPublisher,
 }
 
 impl Rabbit {
     /// One that may be harmed, and whose consumers go through a proxy, to be cut off.
     pub(crate) fn own(setup: Setup) -> Outcome<Option<Self>> {
-        Self::with_arguments(setup, &[])
+        Self::of_kind(Kind::RabbitMq, setup, &[])
     }
 
-    /// The same, with further arguments of the server.
-    pub(crate) fn with_arguments(setup: Setup, arguments: &[&str]) -> Outcome<Option<Self>> {
+    /// The same of a version, with further arguments of the server.
+    pub(crate) fn of_kind(kind: Kind, setup: Setup, arguments: &[&str]) -> Outcome<Option<Self>> {
         let mut all = vec!["-rabbit", "quorum_tick_interval", TICK_MS];
         all.extend(arguments);
-        let found = test_servers::find_own(Kind::RabbitMq, &all);
-        let Some(server) = or_skip(Kind::RabbitMq, found)? else {
+        let found = test_servers::find_own(kind, &all);
+        let Some(server) = or_skip(kind, found)? else {
             return Ok(None);
         };
         let url = server.url().trim_start_matches("amqp://guest:guest@");
         let direct = url.trim_end_matches("/%2f").to_owned();
-        let home = server.directory().ok_or("it has no directory")?;
-        let settings = fs::read_to_string(home.join("rabbitmq.conf"))?;
-        let mut lines = settings.lines();
-        let port = lines.find_map(|line| line.strip_prefix("management.tcp.port = "));
-        let management = format!("127.0.0.1:{}", port.ok_or("no management port")?);
+        let management = format!("127.0.0.1:{}", setting(&server, "management.tcp.port")?);
+        let streams = setting(&server, "stream.listeners.tcp.1")?;
         let proxy = Proxy::listen()?;
         proxy.forward_to(&direct);
         let address = format!("127.0.0.1:{}", proxy.port());
@@ -113,6 +113,7 @@ impl Rabbit {
             address,
             direct,
             management,
+            streams,
         }))
     }
 
@@ -128,6 +129,7 @@ impl Rabbit {
             address: address.to_owned(),
             direct: address.to_owned(),
             management: String::new(),
+            streams: String::new(),
             publisher: RabbitMqPublisher::new(connection(address)?),
         })
     }
@@ -305,6 +307,16 @@ impl Rabbit {
         connection.close(200, "".into()).await?;
         Ok(payloads)
     }
+}
+
+/// What stands in the server's configuration.
+fn setting(server: &Server, name: &str) -> Outcome<String> {
+    let home = server.directory().ok_or("it has no directory")?;
+    let settings = fs::read_to_string(home.join("rabbitmq.conf"))?;
+    let lines = settings.lines().filter_map(|line| line.split_once(" = "));
+    let found = lines.into_iter().find(|(one, _)| *one == name);
+    let (_, value) = found.ok_or_else(|| format!("{name} is not set"))?;
+    Ok(value.to_owned())
 }
 
 pub(crate) fn dead(queue: &str) -> String {

@@ -19,7 +19,7 @@ struct Kind {
     url: &'static str,
 }
 
-const KINDS: [Kind; 5] = [
+const KINDS: [Kind; 6] = [
     Kind {
         name: "Kafka",
         schemes: &["kafka"],
@@ -40,6 +40,13 @@ const KINDS: [Kind; 5] = [
         feature: "rabbitmq",
         is_built: cfg!(feature = "rabbitmq"),
         url: "amqp://HOST:5672/VHOST?queue=QUEUE",
+    },
+    Kind {
+        name: "RabbitMQ streams",
+        schemes: &["rabbitmq-stream", "rabbitmq-stream+tls"],
+        feature: "rabbitmq",
+        is_built: cfg!(feature = "rabbitmq"),
+        url: "rabbitmq-stream://HOST:5552/VHOST?stream=STREAM&consumer=NAME",
     },
     Kind {
         name: "Redis Streams",
@@ -108,6 +115,8 @@ pub(crate) enum Broker {
     Nats(Box<inbox_nats::NatsSource>),
     #[cfg(feature = "rabbitmq")]
     RabbitMq(Box<inbox_rabbitmq::RabbitMqSource>),
+    #[cfg(feature = "rabbitmq")]
+    RabbitMqStream(Box<inbox_rabbitmq::RabbitMqStreamSource>),
     #[cfg(feature = "redis-streams")]
     RedisStreams(Box<inbox_redis_streams::RedisStreamsSource>),
     #[cfg(feature = "sqs")]
@@ -132,6 +141,11 @@ impl Broker {
             Some("RabbitMQ") => inbox_rabbitmq::RabbitMqOptions::from_url(url)
                 .and_then(|options| inbox_rabbitmq::RabbitMqSource::new(options, mapping))
                 .map(|source| Self::RabbitMq(Box::new(source)))
+                .map_err(|error| error.context().to_owned()),
+            #[cfg(feature = "rabbitmq")]
+            Some("RabbitMQ streams") => inbox_rabbitmq::RabbitMqStreamOptions::from_url(url)
+                .and_then(|options| inbox_rabbitmq::RabbitMqStreamSource::new(options, mapping))
+                .map(|source| Self::RabbitMqStream(Box::new(source)))
                 .map_err(|error| error.context().to_owned()),
             #[cfg(feature = "redis-streams")]
             Some("Redis Streams") => inbox_redis_streams::RedisStreamsOptions::from_url(url)
@@ -162,6 +176,8 @@ impl Broker {
             Self::Nats(ref source) => source.name(),
             #[cfg(feature = "rabbitmq")]
             Self::RabbitMq(ref source) => source.name(),
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMqStream(ref source) => source.name(),
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(ref source) => source.name(),
             #[cfg(feature = "sqs")]
@@ -182,6 +198,8 @@ impl Broker {
             Self::Nats(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "rabbitmq")]
             Self::RabbitMq(mut source) => receiver.run(&mut *source, shutdown).await,
+            #[cfg(feature = "rabbitmq")]
+            Self::RabbitMqStream(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "redis-streams")]
             Self::RedisStreams(mut source) => receiver.run(&mut *source, shutdown).await,
             #[cfg(feature = "sqs")]

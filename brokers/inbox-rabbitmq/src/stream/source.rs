@@ -1,0 +1,244 @@
+//! Reads a stream.
+
+use std::{borrow::Cow, fmt, sync::Arc};
+
+use bytes::Bytes;
+use inbox_source::{Flow, Mapping, Positions, Source, SourceError};
+use tokio::{
+    sync::{
+        mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
+        oneshot,
+    },
+    task::JoinHandle,
+};
+
+use super::{
+    chunk::{Chunk, Fault, Record},
+    delivery::{RabbitMqStreamDelivery, Rejecter},
+    envelope::envelope,
+    error::Outcome,
+    ledger::{Ledger, Mark, Progress},
+    open,
+    options::{RabbitMqStreamOptions, StreamStart},
+    session::{Order, Session},
+    shared::{Shared, Ticket},
+};
+use crate::{flag::Flag, options::invalid};
+
+/// A consumer of a stream. See the [crate](crate#streams).
+pub struct RabbitMqStreamSource {
+    mapping: Arc<Mapping>,
+    rejecter: Arc<Rejecter>,
+    max_unacknowledged: usize,
+    open: Option<Open>,
+    opening: Option<Opening>,
+    /// How far former connections came.
+    progress: Progress,
+}
+
+/// A connection, which has a task of its own. Dropping this ends the task, which stores what is finished, and nobody waits
+/// for it.
+struct Open {
+    shared: Arc<Shared>,
+    orders: UnboundedSender<Order>,
+    chunks: UnboundedReceiver<Outcome<Chunk>>,
+    chunk: Option<Chunk>,
+}
+
+/// The next connection, made by a task of its own: the receiver may drop [`Source::next`] at any time, and an
+/// attempt would otherwise begin again and again.
+struct Opening(JoinHandle<Outcome<Open>>);
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
+impl RabbitMqStreamSource {
+    /// A source that connects when it is first asked.
+    ///
+    /// # Errors
+    /// `Invalid` when the mapping names no place for an id.
+    pub fn new(options: RabbitMqStreamOptions, mapping: Mapping) -> inbox_api::Result<Self> {
+        let checked = mapping.check(Positions::Stable);
+        checked.map_err(|error| invalid(error.to_string()))?;
+        let stopped = Flag::default();
+        Ok(Self {
+            mapping: Arc::new(mapping),
+            rejecter: Arc::new(Rejecter { options, stopped }),
+            max_unacknowledged: 1000,
+            open: None,
+            opening: None,
+            progress: Progress::default(),
+        })
+    }
+
+    async fn connect(&mut self) -> Outcome<()> {
+        if self.open.is_some() {
+            return Ok(());
+        }
+        let opening = self.opening.get_or_insert_with(|| {
+            let (options, progress) = (self.rejecter.options.clone(), self.progress);
+            Opening(tokio::spawn(open(options, progress)))
+        });
+        let opened = (&mut opening.0).await;
+        self.opening = None;
+        let opened = opened.map_err(|_| SourceError::transient("connecting was given up"))??;
+        self.open = Some(opened);
+        Ok(())
+    }
+
+    /// The next record that was not handed out before.
+    async fn take(&mut self) -> Outcome<RabbitMqStreamDelivery> {
+        let Some(open) = &mut self.open else {
+            return Err(SourceError::transient("receiving: not connected"));
+        };
+        let (written, record, mark) = open.next(self.max_unacknowledged).await?;
+        let ticket = Ticket::new(&open.shared, mark);
+        let options = &self.rejecter.options;
+        let (envelope, fault) = envelope(&options.stream, written, &record);
+        Ok(RabbitMqStreamDelivery {
+            envelope,
+            fault,
+            record: match options.dead_letters {
+                Some(_) => record.bytes,
+                None => Bytes::new(),
+            },
+            mapping: Arc::clone(&self.mapping),
+            rejecter: Arc::clone(&self.rejecter),
+            ticket,
+        })
+    }
+
+    /// Gives the connection up, and remembers where it was.
+    fn lose(&mut self) {
+        if let Some(open) = self.open.take() {
+            let mut ledger = open.shared.ledger();
+            ledger.end();
+            self.progress = ledger.progress();
+        }
+    }
+}
+
+async fn open(options: RabbitMqStreamOptions, progress: Progress) -> Outcome<Open> {
+    let (link, kept) = open::to_read(&options).await?;
+    let start = match options.start {
+        // A chunk may begin before it.
+        StreamStart::Offset(offset) => Some(offset),
+        _ => None,
+    };
+    let shared = Arc::new(Shared::new(Ledger::new(kept, progress, start)));
+    let (supply, chunks) = unbounded_channel();
+    let (orders, ordered) = unbounded_channel();
+    let session = Session::new(link, options, Arc::clone(&shared), supply, ordered);
+    tokio::spawn(session.run());
+    Ok(Open {
+        shared,
+        orders,
+        chunks,
+        chunk: None,
+    })
+}
+
+impl Open {
+    /// The next record, with when it was written. A future that is dropped loses nothing.
+    async fn next(&mut self, most: usize) -> Outcome<(i64, Record, Mark)> {
+        self.shared.room(most).await;
+        loop {
+            if let Some(chunk) = &mut self.chunk {
+                let Some(record) = chunk.next().map_err(unreadable)? else {
+                    self.chunk = None;
+                    continue;
+                };
+                let written = chunk.written;
+                let mark = self.shared.ledger().take(chunk.reading, record.offset);
+                if let Some(mark) = mark {
+                    return Ok((written, record, mark));
+                }
+                continue;
+            }
+            let gone = || SourceError::transient("receiving: the connection is lost");
+            let chunk = self.chunks.recv().await.ok_or_else(gone)??;
+            // The next one comes while this one is handed out.
+            let _ = self.orders.send(Order::More(chunk.reading));
+            self.chunk = Some(chunk);
+        }
+    }
+}
+
+fn unreadable(fault: Fault) -> SourceError {
+    match fault {
+        Fault::Malformed => SourceError::transient("receiving: the server sent what is no chunk"),
+        Fault::Compressed(by) => SourceError::permanent(format!(
+            "receiving: the stream has batches that their producer compressed with {by}, which are not read here"
+        )),
+    }
+}
+
+impl Source for RabbitMqStreamSource {
+    type Delivery = RabbitMqStreamDelivery;
+
+    async fn next(&mut self) -> Outcome<Option<RabbitMqStreamDelivery>> {
+        let rejecter = Arc::clone(&self.rejecter);
+        if rejecter.stopped.is_set() {
+            return Err(stop());
+        }
+        self.connect().await?;
+        let came = tokio::select! {
+            biased;
+            () = rejecter.stopped.wait() => return Err(stop()),
+            came = self.take() => came,
+        };
+        match came {
+            Ok(delivery) => Ok(Some(delivery)),
+            Err(error) => {
+                // After one for good, what is in flight is to be acknowledged still.
+                if error.is_transient() {
+                    self.lose();
+                }
+                Err(error)
+            }
+        }
+    }
+
+    fn set_flow(&mut self, flow: Flow) {
+        self.max_unacknowledged = flow.max_unacknowledged.max(1);
+    }
+
+    async fn close(&mut self) -> Outcome<()> {
+        self.opening = None;
+        let Some(open) = self.open.take() else {
+            return Ok(());
+        };
+        let (end, ended) = oneshot::channel();
+        if open.orders.send(Order::Close(end)).is_err() {
+            // The connection was lost before.
+            return Ok(());
+        }
+        ended.await.unwrap_or(Ok(()))
+    }
+
+    fn name(&self) -> Cow<'static, str> {
+        format!("rabbitmq-stream/{}", self.rejecter.options.stream).into()
+    }
+
+    fn lag(&self) -> Option<u64> {
+        self.open.as_ref()?.shared.lag()
+    }
+}
+
+fn stop() -> SourceError {
+    SourceError::permanent(
+        "a delivery was rejected, and rejections stop this source; it comes again when the source starts again",
+    )
+}
+
+impl fmt::Debug for RabbitMqStreamSource {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RabbitMqStreamSource")
+            .field("options", &self.rejecter.options)
+            .field("mapping", &self.mapping)
+            .finish_non_exhaustive()
+    }
+}

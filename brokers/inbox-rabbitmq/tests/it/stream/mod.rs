@@ -1,0 +1,6 @@
+//! Streams.
+
+mod asker;
+mod conformance;
+mod harness;
+mod source;
