@@ -27,13 +27,13 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 
 const DOING: &str = "publishing";
 /// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it knows its streams.
-const STARTING: Duration = Duration::from_secs(15);
+const STARTING: Duration = Duration::from_secs(60);
 
 /// Sends messages to an exchange, with their address as the routing key and their id as `message_id`.
 ///
 /// A message is confirmed when each queue that it goes to has it: a quorum queue with a majority of its nodes, a classic one on
-/// its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a permanent error; in the first 15
-/// seconds of a connection no queue is a transient one, since a server that has just started may not know its queues and streams
+/// its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a permanent error; in the first
+/// minute of a connection no queue is a transient one, since a server that has just started may not know its queues and streams
 /// yet. A queue that is full and rejects is a transient error.
 ///
 /// The headers `CC` and `BCC` of a message are not sent: they say where else it goes.
@@ -167,7 +167,7 @@ struct Returned(Vec<BasicReturnMessage>);
 
 impl Returned {
     /// Takes those out that were confirmed although no queue takes them.
-    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>], is_starting: bool) {
+    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>], connected: Duration) {
         for returned in self.0 {
             let delivery = &returned.delivery;
             let id = delivery.properties.message_id().as_ref();
@@ -180,16 +180,18 @@ impl Returned {
             if let Some((message, answer)) =
                 both.find(|(message, answer)| answer.is_ok() && is_it(message))
             {
-                let text = format!(
-                    "{DOING}: no queue takes what is sent to {:?}",
-                    message.address
-                );
-                *answer = Err(match is_starting {
-                    true => SourceError::transient(text),
-                    false => SourceError::permanent(text),
-                });
+                *answer = Err(no_queue(&message.address, connected));
             }
         }
+    }
+}
+
+/// `connected`: for how long.
+fn no_queue(address: &str, connected: Duration) -> SourceError {
+    let text = format!("{DOING}: no queue takes what is sent to {address:?}");
+    match connected < STARTING {
+        true => SourceError::transient(text),
+        false => SourceError::permanent(text),
     }
 }
 
@@ -257,7 +259,7 @@ impl Publisher for RabbitMqPublisher {
             };
             answers.push(answer);
         }
-        returned.correct(messages, &mut answers, link.since.elapsed() < STARTING);
+        returned.correct(messages, &mut answers, link.since.elapsed());
         if is_late {
             // Whatever it does still, the next message is not to wait for it.
             *self.link.lock().await = None;
@@ -279,6 +281,13 @@ impl fmt::Debug for RabbitMqPublisher {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_that_is_starting_may_not_know_its_queues() {
+        let seconds = Duration::from_secs;
+        assert!(no_queue("orders", seconds(59)).is_transient());
+        assert!(!no_queue("orders", seconds(60)).is_transient());
+    }
 
     #[test]
     fn a_url_says_where_it_goes() {
