@@ -385,7 +385,7 @@ fn by_code(code: i32) -> Class {
         }
         DUPLICATE_KEY => (Conflict, "another operation inserted the same key"),
         146 | OUT_OF_DISK_SPACE => {
-            let context = "the server is out of memory or disk";
+            let context = "the server is out of memory, disk or connections";
             return (Unavailable, context.into(), Effect::Unknown);
         }
         20 | UNKNOWN_COMMAND | 115 | 263 | 303 => (Unsupported, "the server does not support this"),

@@ -145,7 +145,7 @@ impl Installed {
         if !self.has_small_disk() {
             return Err(Error::NoSmallDisk { kind: self.kind });
         }
-        act(&self.home).doing("filling a disk")
+        act(&self.home).doing("filling or clearing a disk")
     }
 
     pub(crate) fn has_small_disk(&self) -> bool {
