@@ -44,13 +44,19 @@ impl Vitals {
         }
     }
 
-    /// Says that something does not work, for as long as it is not [`over`](Self::over).
-    pub(crate) fn trouble(&self, what: impl Into<Cow<'static, str>>, why: impl Into<String>) {
-        self.state().troubles.insert(what.into(), why.into());
+    /// Says that something does not work, for as long as it is not [`over`](Self::over). `true`: that is new.
+    pub(crate) fn trouble(
+        &self,
+        what: impl Into<Cow<'static, str>>,
+        why: impl Into<String>,
+    ) -> bool {
+        let known = self.state().troubles.insert(what.into(), why.into());
+        known.is_none()
     }
 
-    pub(crate) fn over(&self, what: &str) {
-        self.state().troubles.remove(what);
+    /// Says that something works again. `false`: it was not known that it did not.
+    pub(crate) fn over(&self, what: &str) -> bool {
+        self.state().troubles.remove(what).is_some()
     }
 
     /// Says that a round of its work has gone well.

@@ -37,20 +37,134 @@ enum Verdict {
 /// Where a delivery's copies are in the store call, or why it has none.
 type Place = std::result::Result<Range<usize>, Rejection>;
 
-/// Stores the batch, however long the store is away, and only then acknowledges it.
-///
-/// Fails without having acknowledged anything when the store fails for good. May be dropped at
-/// any time: what was not acknowledged by then is delivered again.
-pub(super) async fn process<D: Delivery>(
-    receiver: &Receiver,
-    source: &str,
+/// Deliveries that are stored in one call.
+pub(super) struct Batch<D> {
     taken: Vec<Taken<D>>,
-    summary: &Mutex<Summary>,
-) -> std::result::Result<(), ReceiverError> {
-    let span = span(source, &taken);
-    store_and_finish(receiver, source, taken, summary)
-        .instrument(span)
-        .await
+    bytes: usize,
+    is_ordered: bool,
+}
+
+impl<D: Delivery> Batch<D> {
+    pub(super) fn new() -> Self {
+        Self {
+            taken: Vec::new(),
+            bytes: 0,
+            is_ordered: false,
+        }
+    }
+
+    /// Adds a delivery that is stored as so many copies.
+    pub(super) fn push(&mut self, delivery: D, copies: usize) {
+        let taken = Taken::new(delivery);
+        self.bytes = self.bytes.saturating_add(taken.bytes(copies));
+        self.is_ordered |=
+            matches!(&taken.message, Ok(message) if message.ordering_key().is_some());
+        self.taken.push(taken);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.taken.is_empty()
+    }
+
+    pub(super) fn size(&self) -> Size {
+        Size {
+            deliveries: self.taken.len(),
+            bytes: self.bytes,
+        }
+    }
+
+    /// Whether it has to be stored behind batches that came before it, as it holds messages that keep
+    /// an order.
+    pub(super) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// Stores it, however long the store is away.
+    pub(super) async fn store(
+        self,
+        receiver: &Receiver,
+        source: &str,
+    ) -> std::result::Result<Stored<D>, ReceiverError> {
+        let span = span(source, &self.taken);
+        let storing = store_all(receiver, self, span.clone());
+        storing.instrument(span).await
+    }
+}
+
+/// How much there is of something.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Size {
+    pub(super) deliveries: usize,
+    pub(super) bytes: usize,
+}
+
+/// A batch that is stored, and not acknowledged.
+pub(super) struct Stored<D> {
+    deliveries: Vec<D>,
+    verdicts: Vec<Verdict>,
+    report: BatchReport,
+    /// At which delivery the receiver ends.
+    stopped: Option<Rejection>,
+    began: Instant,
+    span: tracing::Span,
+    size: Size,
+    is_ordered: bool,
+}
+
+impl<D: Delivery> Stored<D> {
+    /// As [`Batch::is_ordered`].
+    pub(super) fn is_ordered(&self) -> bool {
+        self.is_ordered
+    }
+
+    /// Acknowledges and rejects its deliveries, and tells of it. Answers how much that was.
+    ///
+    /// May be dropped at any time: what was not acknowledged by then is delivered again.
+    pub(super) async fn finish(
+        self,
+        receiver: &Receiver,
+        source: &str,
+        summary: &Mutex<Summary>,
+    ) -> std::result::Result<Size, ReceiverError> {
+        let (span, size) = (self.span.clone(), self.size);
+        let finishing = self.finish_all(receiver, source, summary);
+        finishing.instrument(span).await.map(|()| size)
+    }
+
+    async fn finish_all(
+        self,
+        receiver: &Receiver,
+        source: &str,
+        summary: &Mutex<Summary>,
+    ) -> std::result::Result<(), ReceiverError> {
+        let mut report = self.report;
+        lock(summary).add_stored(&report);
+        report.failed_acknowledgements = finish(self.deliveries, self.verdicts).await;
+        lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
+        report.elapsed = self.began.elapsed();
+        tracing::debug!(
+            accepted = report.accepted,
+            duplicates = report.duplicates,
+            rejected = report.rejected,
+            kept = report.kept,
+            "batch received"
+        );
+        let outcomes = [
+            ("accepted", report.accepted),
+            ("duplicate", report.duplicates),
+            ("rejected", report.rejected),
+            ("kept", report.kept),
+        ];
+        telemetry::received(source, outcomes, report.elapsed);
+        receiver.vitals.success();
+        if let Some(on_batch) = &receiver.on_batch
+            && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
+        {
+            tracing::error!("the observer of batches panicked");
+        }
+        let stopped = self.stopped.map(ReceiverError::Rejected);
+        stopped.map_or(Ok(()), Err)
+    }
 }
 
 fn span<D>(source: &str, taken: &[Taken<D>]) -> tracing::Span {
@@ -69,14 +183,14 @@ fn span<D>(source: &str, taken: &[Taken<D>]) -> tracing::Span {
     span
 }
 
-async fn store_and_finish<D: Delivery>(
+async fn store_all<D: Delivery>(
     receiver: &Receiver,
-    source: &str,
-    taken: Vec<Taken<D>>,
-    summary: &Mutex<Summary>,
-) -> std::result::Result<(), ReceiverError> {
+    batch: Batch<D>,
+    span: tracing::Span,
+) -> std::result::Result<Stored<D>, ReceiverError> {
     let began = Instant::now();
-    let (mut deliveries, messages, places) = unpack(receiver, taken);
+    let (size, is_ordered) = (batch.size(), batch.is_ordered);
+    let (mut deliveries, messages, places) = unpack(receiver, batch.taken);
     let receipts = if receiver.record_only {
         let finals: Vec<_> = messages.iter().map(Final::record).collect();
         finals::store(receiver, &finals).await
@@ -101,31 +215,16 @@ async fn store_and_finish<D: Delivery>(
         .stop_at_rejected
         .then(|| stop_before_rejected(&mut deliveries, &mut verdicts, &mut report))
         .flatten();
-    lock(summary).add_stored(&report);
-    report.failed_acknowledgements = finish(deliveries, verdicts).await;
-    lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
-    report.elapsed = began.elapsed();
-    tracing::debug!(
-        accepted = report.accepted,
-        duplicates = report.duplicates,
-        rejected = report.rejected,
-        kept = report.kept,
-        "batch received"
-    );
-    let outcomes = [
-        ("accepted", report.accepted),
-        ("duplicate", report.duplicates),
-        ("rejected", report.rejected),
-        ("kept", report.kept),
-    ];
-    telemetry::received(source, outcomes, report.elapsed);
-    receiver.vitals.success();
-    if let Some(on_batch) = &receiver.on_batch
-        && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
-    {
-        tracing::error!("the observer of batches panicked");
-    }
-    stopped.map_or(Ok(()), |rejection| Err(ReceiverError::Rejected(rejection)))
+    Ok(Stored {
+        deliveries,
+        verdicts,
+        report,
+        stopped,
+        began,
+        span,
+        size,
+        is_ordered,
+    })
 }
 
 /// Leaves out the first delivery that is to be rejected and all after it: the broker delivers them
@@ -156,14 +255,14 @@ fn stop_before_rejected<D>(
 }
 
 /// A delivery with its message, or why it has none.
-pub(super) struct Taken<D> {
+struct Taken<D> {
     delivery: D,
     message: std::result::Result<Message, Rejection>,
 }
 
 impl<D: Delivery> Taken<D> {
     /// Reads the message. A delivery that makes its reader panic has none.
-    pub(super) fn new(delivery: D) -> Self {
+    fn new(delivery: D) -> Self {
         let read = catch_unwind(AssertUnwindSafe(|| delivery.message()));
         let message = read.unwrap_or_else(|_| {
             tracing::error!("reading a delivery panicked");
@@ -174,7 +273,7 @@ impl<D: Delivery> Taken<D> {
 
     /// What it takes in memory until it is finished, roughly: itself, or its copies on their way
     /// to the store.
-    pub(super) fn bytes(&self, copies: usize) -> usize {
+    fn bytes(&self, copies: usize) -> usize {
         let asked = catch_unwind(AssertUnwindSafe(|| self.delivery.bytes()));
         let held = asked.unwrap_or_else(|_| {
             tracing::error!("asking a delivery for its size panicked");

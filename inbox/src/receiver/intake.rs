@@ -1,15 +1,18 @@
-//! The loop that gathers one batch while another is being stored.
+//! The loop that gathers one batch while others are being stored.
 
-use std::{future::ready, panic::AssertUnwindSafe, pin::pin, sync::Mutex, time::Duration};
+use std::{
+    collections::VecDeque, future::ready, panic::AssertUnwindSafe, pin::pin, sync::Mutex,
+    time::Duration,
+};
 
-use futures_util::{FutureExt as _, future::OptionFuture};
+use futures_util::{FutureExt as _, StreamExt as _, future::OptionFuture, stream::FuturesOrdered};
 use inbox_source::{Flow, Source, SourceError};
 use tokio::time::{Instant, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
     Receiver, ReceiverError, Summary,
-    batch::{Taken, lock, process},
+    batch::{Batch, Size, Stored, lock},
     outage::Outage,
 };
 use crate::{
@@ -54,12 +57,16 @@ async fn take<S: Source>(
     let summary = Mutex::new(Summary::default());
     let mut puller = Puller::new(source, &receiver.vitals);
     let mut supply = Supply::Open;
-    let mut gathered = Vec::new();
-    let mut gathered_bytes = 0;
-    // Deliveries in the batch that is being stored, and their bytes; zero when none is.
-    let mut storing_now = 0;
-    let mut storing_bytes = 0;
-    let mut storing = pin!(OptionFuture::from(None));
+    let mut gathered = Batch::new();
+    let copies = receiver.fan_out.len().max(1);
+    // A batch passes through these: it is stored, waits for those that came before it, and is finished.
+    let mut storing = FuturesOrdered::new();
+    let mut ordered_storing = 0;
+    let mut stored = VecDeque::new();
+    let mut finishing = pin!(OptionFuture::from(None));
+    let mut is_finishing = false;
+    // What is in any of them.
+    let mut held = Size::default();
     // A timer would take a millisecond to say so.
     let at_once = receiver.linger.is_zero();
     let mut linger_over = false;
@@ -71,9 +78,10 @@ async fn take<S: Source>(
     loop {
         // Sources and stores that are always ready must not keep the thread to themselves.
         tokio::task::consume_budget().await;
-        let room = gathered.len() < receiver.batch_size
-            && gathered.len() + storing_now < receiver.max_unacknowledged
-            && gathered_bytes + storing_bytes < receiver.max_unacknowledged_bytes;
+        let size = gathered.size();
+        let room = size.deliveries < receiver.batch_size
+            && size.deliveries + held.deliveries < receiver.max_unacknowledged
+            && size.bytes + held.bytes < receiver.max_unacknowledged_bytes;
         let open = matches!(supply, Supply::Open) && !stopping;
         let shut_gate = receiver
             .backlog_gate
@@ -87,13 +95,22 @@ async fn take<S: Source>(
                 drain_limit.as_mut().reset(after(Instant::now(), receiver.drain_limit));
             }
             () = drain_limit.as_mut(), if stopping => break,
-            Some(stored) = storing.as_mut(), if storing_now > 0 => {
-                storing.set(None.into());
-                storing_now = 0;
-                storing_bytes = 0;
-                let stored: Result<(), ReceiverError> = stored;
-                stored?;
-                telemetry::source(&name, gathered.len(), puller.source.lag());
+            Some(finished) = finishing.as_mut(), if is_finishing => {
+                finishing.set(None.into());
+                is_finishing = false;
+                let finished: Result<Size, ReceiverError> = finished;
+                let finished = finished?;
+                held.deliveries -= finished.deliveries;
+                held.bytes -= finished.bytes;
+                let unacknowledged = gathered.size().deliveries + held.deliveries;
+                telemetry::source(&name, unacknowledged, puller.source.lag());
+            }
+            Some(next) = storing.next(), if !storing.is_empty() => {
+                let next: Result<Stored<S::Delivery>, ReceiverError> = next;
+                if next.as_ref().is_ok_and(Stored::is_ordered) {
+                    ordered_storing -= 1;
+                }
+                stored.push_back(next);
             }
             () = linger.as_mut(), if !at_once && !linger_over && !gathered.is_empty() => {
                 linger_over = true;
@@ -105,29 +122,40 @@ async fn take<S: Source>(
                         linger_over = false;
                         linger.as_mut().reset(after(Instant::now(), receiver.linger));
                     }
-                    let taken = Taken::new(delivery);
-                    gathered_bytes += taken.bytes(receiver.fan_out.len().max(1));
-                    gathered.push(taken);
+                    gathered.push(delivery, copies);
                     lock(&summary).received += 1;
                 }
                 Ok(None) => supply = Supply::Ended,
                 Err(error) => supply = Supply::Failed(error),
             },
             // Behind the source: what is there already belongs to the batch.
-            () = ready(()), if at_once && !linger_over && storing_now == 0 && !gathered.is_empty() => {
+            () = ready(()), if at_once && !linger_over && storing.is_empty() && !gathered.is_empty() => {
                 linger_over = true;
             }
         }
-        let open = matches!(supply, Supply::Open) && !stopping;
-        let full = gathered.len() >= receiver.batch_size.min(receiver.max_unacknowledged)
-            || gathered_bytes >= receiver.max_unacknowledged_bytes;
-        if storing_now == 0 && !gathered.is_empty() && (full || linger_over || !open) {
-            let batch = std::mem::take(&mut gathered);
-            storing_now = batch.len();
-            storing_bytes = std::mem::take(&mut gathered_bytes);
-            storing.set(Some(process(receiver, &name, batch, &summary)).into());
+        if !is_finishing && let Some(next) = stored.pop_front() {
+            let finish = next?.finish(receiver, &name, &summary);
+            finishing.set(Some(finish).into());
+            is_finishing = true;
         }
-        if !open && storing_now == 0 {
+        let open = matches!(supply, Supply::Open) && !stopping;
+        let size = gathered.size();
+        let full = size.deliveries >= receiver.batch_size.min(receiver.max_unacknowledged)
+            || size.bytes >= receiver.max_unacknowledged_bytes;
+        // While one is being stored, a second one is worth a call only when it is full.
+        let is_next = match storing.len() {
+            0 => full || linger_over || !open,
+            1 => full && (ordered_storing == 0 || !gathered.is_ordered()),
+            _ => false,
+        };
+        if is_next && !gathered.is_empty() {
+            let batch = std::mem::replace(&mut gathered, Batch::new());
+            held.deliveries += size.deliveries;
+            held.bytes += size.bytes;
+            ordered_storing += usize::from(batch.is_ordered());
+            storing.push_back(batch.store(receiver, &name));
+        }
+        if !open && held.deliveries == 0 && gathered.is_empty() {
             break;
         }
     }

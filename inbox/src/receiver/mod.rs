@@ -2,10 +2,13 @@
 //!
 //! A [`Receiver`] takes [deliveries](Delivery) from a [`Source`], stores them under their keys in
 //! one call per batch, and acknowledges each only after the store has answered. While one batch
-//! is being stored the next is gathered, within a bound on what is unacknowledged.
+//! is being stored the next is gathered, and stored at the same time if it is full, within a bound on
+//! what is unacknowledged.
 //!
 //! - **Nothing is acknowledged before it is stored**, and deliveries are finished in the order in
 //!   which they came, also across batches: committing an offset is safe.
+//! - **Order by key**: a batch that holds messages with ordering keys is stored only when no such batch is
+//!   being stored, so that each key's messages are in the order in which they came.
 //! - **A store outage** holds the source up and loses nothing: the batch is stored again, with
 //!   growing pauses, until it succeeds or the receiver is shut down.
 //! - **Fan-out**: one delivery can be stored for several handlers; it is acknowledged only when
@@ -192,22 +195,22 @@ pub struct ReceiverBuilder {
 
 impl ReceiverBuilder {
     /// The most deliveries to store in one call; 500 unless set, at least 1. With fan-out a call
-    /// has a message per delivery and handler.
+    /// has a message per delivery and handler. Two calls at a time are made while full batches come.
     pub fn batch_size(mut self, deliveries: usize) -> Self {
         self.batch_size = deliveries.max(1);
         self
     }
 
     /// How long the first delivery of a batch that is not full waits for company; 5 ms unless
-    /// set. With zero a batch is what the source has ready. While another batch is being stored it waits
-    /// for that in any case.
+    /// set. With zero a batch is what the source has ready. While another batch is being stored, one that
+    /// is not full waits for that in any case.
     pub fn linger(mut self, linger: Duration) -> Self {
         self.linger = linger;
         self
     }
 
-    /// The most deliveries that are taken from the source and not yet acknowledged or rejected;
-    /// twice the batch size unless set, at least 1.
+    /// The most deliveries that are taken from the source and not yet acknowledged or rejected; three
+    /// times the batch size unless set, at least 1.
     pub fn max_unacknowledged(mut self, deliveries: usize) -> Self {
         self.max_unacknowledged = Some(deliveries.max(1));
         self
@@ -319,7 +322,7 @@ impl ReceiverBuilder {
         Receiver {
             max_unacknowledged: self
                 .max_unacknowledged
-                .unwrap_or(self.batch_size.saturating_mul(2)),
+                .unwrap_or(self.batch_size.saturating_mul(3)),
             max_unacknowledged_bytes: self.max_unacknowledged_bytes,
             store: Patient {
                 store: self.store,

@@ -13,7 +13,8 @@ use crate::{
     vitals::Vitals,
 };
 
-/// One thing that may be away for a while. Logs once when an outage begins and once when it ends.
+/// One thing that may be away for a while. When an outage begins and when it ends is logged once, also where
+/// several meet it at the same time.
 pub(super) struct Outage {
     of: &'static str,
     vitals: Vitals,
@@ -32,11 +33,11 @@ impl Outage {
     /// Notes a failure and says how long to wait before trying again.
     pub(super) fn failed(&mut self, error: &dyn fmt::Display) -> Duration {
         let of = self.of;
-        let (_, pauses) = self.present.get_or_insert_with(|| {
+        if self.vitals.trouble(of, error.to_string()) {
             tracing::warn!(target: OUTAGE, %error, "{of} unavailable; retrying until it is back");
-            self.vitals.trouble(of, error.to_string());
-            (Instant::now(), through_an_outage().build())
-        });
+        }
+        let begin = || (Instant::now(), through_an_outage().build());
+        let (_, pauses) = self.present.get_or_insert_with(begin);
         let pause = pauses.next().unwrap_or(LONGEST_PAUSE);
         tracing::debug!(target: OUTAGE, %error, ?pause, "{of} still unavailable");
         pause
@@ -44,8 +45,9 @@ impl Outage {
 
     /// Notes a success.
     pub(super) fn over(&mut self) {
-        if let Some((began, _)) = self.present.take() {
-            self.vitals.over(self.of);
+        if let Some((began, _)) = self.present.take()
+            && self.vitals.over(self.of)
+        {
             tracing::info!(target: OUTAGE, after = ?began.elapsed(), "{} available again", self.of);
         }
     }

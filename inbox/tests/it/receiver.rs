@@ -1,17 +1,18 @@
 //! The receiver on a real store: what is acknowledged is stored, in order, through outages.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use inbox::{
-    ErrorKind, Filter, Inbox, Key, MessageId, Receipt,
+    ErrorKind, Filter, Inbox, Key, MessageId, OrderingKey, Receipt,
     receiver::{
         ChannelSource, Receiver, ReceiverError, Rejection, SourceError, StreamSource, Submission,
     },
 };
-use tokio::sync::Semaphore;
+use tokio::{sync::Semaphore, time::timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -246,6 +247,111 @@ async fn no_more_is_pulled_than_may_be_unacknowledged() {
     assert_eq!(summary.accepted, 100);
     assert_eq!(broker.most_outstanding(), 15);
     assert!(store.batches().iter().all(|batch| batch.len() <= 10));
+}
+
+/// With batches of ten, each of which waits for a permit in the store.
+async fn gated() -> (Broker, Arc<FaultyStore>, Arc<Semaphore>, Receiver) {
+    let (inbox, mut store) = faulty().await;
+    let gate = Arc::new(Semaphore::new(0));
+    Arc::get_mut(&mut store).unwrap().gate = Some(gate.clone());
+    let receiver = Receiver::builder(store.clone()).batch_size(10).build();
+    (Broker::new(inbox), store, gate, receiver)
+}
+
+#[tokio::test(start_paused = true)]
+async fn two_full_batches_are_stored_at_once_and_one_that_is_not_full_waits() {
+    for (deliveries, at_once) in [(100, 2), (20, 2), (19, 1), (10, 1)] {
+        let (broker, store, gate, receiver) = gated().await;
+        for n in 0..deliveries {
+            broker.queue(message(n));
+        }
+        broker.step(Step::Wait(Duration::from_secs(60)));
+        let mut source = broker.source();
+        let mut running = pin!(receiver.run(&mut source, never()));
+        let held = timeout(Duration::from_secs(5), &mut running).await;
+        assert!(held.is_err());
+        assert_eq!(store.batches().len(), at_once, "of {deliveries}");
+        assert_eq!(broker.outstanding(), deliveries.min(30));
+        gate.add_permits(1000);
+        assert_eq!(running.await.unwrap().accepted, deliveries as u64);
+        assert_eq!(broker.acknowledged_in_order(), deliveries);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_that_is_stored_first_is_acknowledged_in_its_turn() {
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox.clone());
+    for n in 0..20 {
+        broker.queue(message(n));
+    }
+    // The first call is answered long after the second, or fails first.
+    store.plan("receive", [Fault::Before(ErrorKind::Unavailable)]);
+    store.plan(
+        "receive",
+        [Fault::Pass, Fault::Slow(Duration::from_secs(10))],
+    );
+    let receiver = Receiver::builder(store).batch_size(10).build();
+    let mut source = broker.source();
+    let mut running = pin!(receiver.run(&mut source, never()));
+    let held = timeout(Duration::from_secs(5), &mut running).await;
+    assert!(held.is_err());
+    assert_eq!(inbox.count(&Filter::default()).await.unwrap(), 20);
+    assert_eq!(broker.acknowledged_in_order(), 0);
+    let summary = running.await.unwrap();
+    assert_eq!((summary.accepted, summary.batches), (20, 2));
+    assert_eq!(broker.acknowledged_in_order(), 20);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_acknowledged_behind_a_batch_that_fails_for_good() {
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox.clone());
+    for n in 0..30 {
+        broker.queue(message(n));
+    }
+    let denied = Fault::Before(ErrorKind::Denied);
+    store.plan("receive", [Fault::Before(ErrorKind::Unavailable)]);
+    store.plan("receive", [Fault::Pass, denied]);
+    let receiver = Receiver::builder(store).batch_size(10).build();
+    let mut source = broker.source();
+    let error = receiver.run(&mut source, never()).await.unwrap_err();
+    assert!(matches!(&error, ReceiverError::Store(e) if e.kind() == ErrorKind::Denied));
+    assert!(inbox.count(&Filter::default()).await.unwrap() >= 10);
+    assert_eq!(broker.fates(), []);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_batch_with_ordering_keys_waits_for_another_one_with_them() {
+    let ordered = |n| message(n).with_ordering_key(OrderingKey::new("customer-7").unwrap());
+    // In each batch of ten, the last message has a key or not.
+    for (batches, at_once) in [
+        ([true, true], 1),
+        ([true, false], 2),
+        ([false, true], 2),
+        ([false, false], 2),
+    ] {
+        let (broker, store, gate, receiver) = gated().await;
+        for (batch, is_ordered) in batches.into_iter().enumerate() {
+            for n in 0..10 {
+                let n = 10 * batch + n;
+                let is_last = n % 10 == 9;
+                broker.queue(if is_ordered && is_last {
+                    ordered(n)
+                } else {
+                    message(n)
+                });
+            }
+        }
+        let mut source = broker.source();
+        let mut running = pin!(receiver.run(&mut source, never()));
+        let held = timeout(Duration::from_secs(5), &mut running).await;
+        assert!(held.is_err());
+        assert_eq!(store.batches().len(), at_once, "{batches:?}");
+        gate.add_permits(1000);
+        assert_eq!(running.await.unwrap().accepted, 20);
+        assert_eq!(broker.acknowledged_in_order(), 20);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -3,7 +3,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox::{ErrorKind, Filter, Operate as _, receiver::Receiver};
+use inbox::{
+    ClaimRequest, ErrorKind, Filter, HandlerName, Inbox, LeaseTerms, Operate as _, OrderingKey,
+    Outcome, Settlement, WorkerName, receiver::Receiver,
+};
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -27,7 +30,11 @@ async fn chaos(seed: u64) {
     let handlers = [handler("billing"), handler("mail")];
     let broker = Broker::for_handlers(inbox.clone(), &handlers);
     for n in 0..DELIVERIES {
-        broker.queue(message(n));
+        // Now and then a batch has none of them.
+        broker.queue(match random.u8(0..40) {
+            0..10 => message(n).with_ordering_key(OrderingKey::new("a").unwrap()),
+            _ => message(n),
+        });
         if random.u8(..) < 20 {
             broker.step(broker::Step::Wait(Duration::from_millis(random.u64(1..30))));
         }
@@ -37,7 +44,7 @@ async fn chaos(seed: u64) {
         .max_unacknowledged(random.usize(1..60))
         .linger(Duration::from_millis(random.u64(0..10)))
         .drain_limit(Duration::from_millis(random.u64(0..200)))
-        .fan_out(handlers)
+        .fan_out(handlers.clone())
         .build();
     let mut runs = 0;
     while broker.acknowledged_in_order() < DELIVERIES {
@@ -66,6 +73,42 @@ async fn chaos(seed: u64) {
     }
     let stored = inbox.count(&Filter::default()).await.unwrap();
     assert_eq!(stored, 2 * DELIVERIES as u64, "seed {seed}");
+    for handler in handlers {
+        in_order(&*inbox, handler, seed).await;
+    }
+}
+
+/// Claims all messages, and checks that those with the ordering key come in the order of delivery.
+async fn in_order(inbox: &dyn Inbox, handler: HandlerName, seed: u64) {
+    let worker = WorkerName::new("w").unwrap();
+    let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+    let request = ClaimRequest {
+        handlers: vec![handler],
+        limit: 1000,
+        run_limit: 1,
+        terms,
+    };
+    let mut last = None;
+    loop {
+        let claimed = inbox.claim(&request).await.unwrap().leased;
+        if claimed.is_empty() {
+            break;
+        }
+        let mut settlements = Vec::new();
+        for leased in claimed {
+            if leased.message.ordering_key().is_some() {
+                let number: usize = leased.message.id().as_str().parse().unwrap();
+                assert!(last < Some(number), "seed {seed}: {number} behind {last:?}");
+                last = Some(number);
+            }
+            settlements.push(Settlement {
+                lease: leased.lease,
+                outcome: Outcome::Processed { result: None },
+            });
+        }
+        inbox.settle(&settlements).await.unwrap();
+    }
+    assert!(last.is_some());
 }
 
 fn plan(random: &mut fastrand::Rng, store: &FaultyStore) {
