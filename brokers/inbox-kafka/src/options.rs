@@ -3,7 +3,6 @@
 use std::{fmt, time::Duration};
 
 use inbox_api::{Result, error_text, hide_password};
-use inbox_source::Flow;
 pub(crate) use inbox_source::settings::{invalid, unknown};
 use percent_encoding::percent_decode_str;
 use rdkafka::{ClientConfig, config::RDKafkaLogLevel};
@@ -15,7 +14,7 @@ const KEYS: &str = "topic, group, dead_letters, rejected, start, instance, isola
     tls_ca_file, session_timeout_ms, revoke_wait_ms, prefetch_kb";
 
 /// What this crate's guarantees rest on, or has a method for.
-const RESERVED: [&str; 25] = [
+const RESERVED: [&str; 24] = [
     "acks",
     "allow.auto.create.topics",
     "auto.commit.enable",
@@ -35,12 +34,21 @@ const RESERVED: [&str; 25] = [
     "metadata.broker.list",
     "partition.assignment.strategy",
     "queued.max.messages.kbytes",
-    "queued.min.messages",
     "request.required.acks",
     "session.timeout.ms",
     "statistics.interval.ms",
     "test.mock.num.brokers",
     "transactional.id",
+];
+
+/// Of a consumer whose properties do not say otherwise.
+const UNLESS_SET: [(&str, &str); 2] = [
+    // So long the broker keeps a fetch that finds nothing. The client has one fetch under way at each broker, so
+    // while this one waits for partitions that have nothing, a partition whose records have all been taken
+    // meanwhile is not fetched.
+    ("fetch.wait.max.ms", "50"),
+    // New topics and partitions are seen after this.
+    ("topic.metadata.refresh.interval.ms", "10000"),
 ];
 
 /// How a client proves who it is.
@@ -505,7 +513,7 @@ impl KafkaOptions {
         })
     }
 
-    pub(crate) fn consumer_config(&self, flow: Flow) -> ClientConfig {
+    pub(crate) fn consumer_config(&self) -> ClientConfig {
         let mut config = self.connection.client_config();
         let session = self.session_timeout;
         let heartbeat = (session / 5).min(Duration::from_secs(3));
@@ -514,8 +522,6 @@ impl KafkaOptions {
             .set("enable.auto.commit", "false")
             .set("enable.auto.offset.store", "false")
             .set("enable.partition.eof", "false")
-            // New topics and partitions are seen after this.
-            .set("topic.metadata.refresh.interval.ms", "10000")
             .set("allow.auto.create.topics", "false")
             .set("partition.assignment.strategy", "cooperative-sticky")
             .set("session.timeout.ms", session.as_millis().to_string())
@@ -539,18 +545,18 @@ impl KafkaOptions {
                     "read_uncommitted"
                 },
             )
-            // What is fetched ahead is about what the receiver takes next. When it is there the next fetch
-            // waits for this long, a second unless set, within which it would have been taken many times.
-            .set(
-                "queued.min.messages",
-                flow.max_unacknowledged.clamp(1, 10_000_000).to_string(),
-            )
             .set("queued.max.messages.kbytes", self.prefetch_kb.to_string())
+            // When that much is there, the next fetch waits for this long, a second unless set, within which
+            // it would have been taken many times.
             .set("fetch.queue.backoff.ms", "10")
-            .set("fetch.wait.max.ms", "500")
             .set("statistics.interval.ms", "1000");
         if let Some(instance) = &self.instance {
             config.set("group.instance.id", instance);
+        }
+        for (name, value) in UNLESS_SET {
+            if config.get(name).is_none() {
+                config.set(name, value);
+            }
         }
         config
     }
@@ -571,8 +577,6 @@ fn number<T: std::str::FromStr>(key: &str, value: &str) -> Result<T> {
 mod tests {
     use super::*;
 
-    const FLOW: fn() -> Flow = || Flow::new(1000, 500);
-
     #[test]
     fn a_url_says_all() {
         let options = KafkaOptions::from_url(
@@ -587,7 +591,7 @@ mod tests {
             options.rejections,
             Some(Rejections::DeadLetters("orders.dead".into()))
         );
-        let config = options.consumer_config(FLOW());
+        let config = options.consumer_config();
         for (name, value) in [
             ("bootstrap.servers", "a:1,b:2"),
             ("sasl.password", "p@ss/word"),
@@ -653,5 +657,15 @@ mod tests {
                 .is_err()
         );
         assert!(connection.property("fetch.min.bytes", "10").is_ok());
+    }
+
+    #[test]
+    fn what_no_guarantee_rests_on_can_be_set() {
+        let with = |connection| KafkaOptions::new(connection, "g", ["t"]).consumer_config();
+        let connection = Connection::new("h");
+        let wait = "fetch.wait.max.ms";
+        assert_eq!(with(connection.clone()).get(wait), Some("50"));
+        let patient = connection.property(wait, "500").unwrap();
+        assert_eq!(with(patient).get(wait), Some("500"));
     }
 }

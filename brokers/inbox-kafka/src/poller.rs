@@ -87,7 +87,7 @@ impl Poller {
         rejecter: Arc<Rejecter>,
     ) -> Result<Self, SourceError> {
         let context = Context::new(shared.clone(), options.read_committed);
-        let config = options.consumer_config(flow);
+        let config = options.consumer_config();
         let failed = |error| source_error("connecting", &error);
         let mut consumer = Consumer::from_config_and_context(&config, context).map_err(failed)?;
         let thread = thread::current();
