@@ -124,18 +124,34 @@ impl Database {
             On::Transaction(connection) => connection,
         };
         let work = async {
+            if self.checked.load(Ordering::Relaxed) {
+                let rows = self.ask(connection, sql, arguments.clone()).await?;
+                if !rows.is_empty() {
+                    return Ok(rows);
+                }
+            }
             enter(connection).await?;
             self.check(connection).await?;
-            sqlx::query_with(sql.clone(), arguments)
-                .persistent(self.options.prepared_statements)
-                .fetch_all(connection)
-                .await
-                .map_err(|error| self.failed(error))
+            self.ask(connection, sql, arguments).await
         };
         // The connection is the caller's, who has to roll back.
         timeout(limit, work)
             .await
             .unwrap_or_else(|_| Err(no_answer()))
+    }
+
+    /// In a transaction of the caller's: no row if it has not been [entered](enter).
+    async fn ask(
+        &self,
+        connection: &mut PgConnection,
+        sql: &SqlStr,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>> {
+        sqlx::query_with(sql.clone(), arguments)
+            .persistent(self.options.prepared_statements)
+            .fetch_all(connection)
+            .await
+            .map_err(|error| self.failed(error))
     }
 
     async fn run_on_pool(

@@ -4,6 +4,10 @@ use sqlx::SqlStr;
 
 use crate::names::Names;
 
+/// Whether the transaction has the [mark](crate::connection::enter), of which nothing is left behind its end.
+/// What runs in transactions of callers gives a row if it has, and otherwise none and does nothing.
+const IS_MARKED: &str = "pg_catalog.current_setting('inbox.transaction', true) = 'on'";
+
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
 /// connection prepares it once.
 #[derive(Debug)]
@@ -98,17 +102,19 @@ impl Statements {
             receive: statement(&format!(
                 "SELECT * FROM {{inbox}}_receive(
                     $1, $2, $3, $4, $5, $6, $7{cast_array}, $8, $9, $10, $11, $12, $13
-                )"
+                ) WHERE $13 OR {IS_MARKED}"
             )),
             claim_cursor: statement("SELECT * FROM {inbox}_claim_cursor($1, $2, $3)"),
             claim: statement("SELECT * FROM {inbox}_claim($1, $2, $3, $4, $5, $6)"),
             claim_runs: statement("SELECT * FROM {inbox}_claim_runs($1, $2, $3, $4, $5, $6, $7)"),
-            settle: statement(
-                "SELECT * FROM {inbox}_settle(
+            settle: statement(&format!(
+                "SELECT * FROM {{inbox}}_settle(
                     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
-                )",
-            ),
-            settle_one: statement("SELECT * FROM {inbox}_settle_one($1, $2, $3, $4, $5, $6)"),
+                ) WHERE $12 OR {IS_MARKED}"
+            )),
+            settle_one: statement(&format!(
+                "SELECT * FROM {{inbox}}_settle_one($1, $2, $3, $4, $5, $6) WHERE $6 OR {IS_MARKED}"
+            )),
             settle_locked: statement(include_str!("sql/settle_locked.sql")),
             extend: statement("SELECT * FROM {inbox}_extend($1, $2, $3)"),
             begin: statement(&format!(
@@ -119,9 +125,11 @@ impl Statements {
             record: statement(&format!(
                 "SELECT * FROM {{inbox}}_record(
                     $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11, $12, $13
-                )"
+                ) WHERE {IS_MARKED}"
             )),
-            keep_result: statement("SELECT {inbox}_keep_result($1, $2, $3)"),
+            keep_result: statement(&format!(
+                "SELECT * FROM {{inbox}}_keep_result($1, $2, $3) WHERE {IS_MARKED}"
+            )),
             get: statement(include_str!("sql/get.sql")),
             list: list(">", "ASC"),
             list_newest: list("<", "DESC"),

@@ -121,8 +121,9 @@ async fn keep_result(
 /// and repeated: a duplicate, a lease that was handed out or renewed, an ordering key that has moved
 /// on. A handler at these levels has to be done before its lease is renewed.
 ///
-/// Each call here first makes sure that there is a transaction, which takes a round trip, and fails as
-/// `Other`, with an unknown effect, if a statement has ended it.
+/// Each call here makes sure that there is a transaction, which takes two round trips more for the first one
+/// in a transaction of the caller's own, and fails as `Other`, with an unknown effect, if a statement has
+/// ended it.
 /// [`commit`](Transactional::commit) checks, without a further one, that the transaction is
 /// still the one that was opened and that no statement in it has failed. A transaction of the
 /// caller's own is recognised from its first call of this store on; one in which this store was never
