@@ -20,8 +20,10 @@ use crate::{
     error::{failed, is_lock_timeout, may_lack_schema},
     list_variables::{add_for_seqs, most_names, set_pairs},
     multi_statement::{Access, Answers, Script, Sets},
+    procedures::Arguments,
     rows::{LeasedRow, pair},
     statement::{Secrecy, Statement, hex},
+    transaction_step::Step,
 };
 
 /// What a list of outcomes takes at most, in bytes, unless the server takes less.
@@ -64,22 +66,27 @@ fn is_simple(context: &Context, ending: &Ending<'_>) -> bool {
     processed && !ending.row.ordered && !context.options.drop_processed_payloads
 }
 
-/// One lease, in fewer and narrower steps.
-async fn settle_one(connection: Connection<'_>, ending: &Ending<'_>) -> Result<Applied> {
-    let context = connection.context;
+/// What `settle_one.sql` is filled with, but for the time.
+fn values_of_one(ending: &Ending<'_>, secrecy: Secrecy) -> Arguments {
     let result = match ending.outcome {
         Outcome::Processed {
             result: Some(result),
-        } => Statement::of_secret(result, connection.secrecy()),
+        } => Statement::of_secret(result, secrecy),
         _ => Statement::new("NULL"),
     };
-    let offset = context.options.clock.micros();
-    let arguments = vec![
+    vec![
         ("seq", Statement::of_number(ending.row.seq)),
         ("token", Statement::of_number(ending.row.token)),
         ("result", result),
-        ("offset", Statement::of_number(offset)),
-    ];
+    ]
+}
+
+/// One lease, in fewer and narrower steps.
+async fn settle_one(connection: Connection<'_>, ending: &Ending<'_>) -> Result<Applied> {
+    let context = connection.context;
+    let mut arguments = values_of_one(ending, connection.secrecy());
+    let offset = context.options.clock.micros();
+    arguments.push(("offset", Statement::of_number(offset)));
     let called = connection.call(&context.sql.settle_procedure, &arguments);
     let (answers, at) = match called.await? {
         Some(answers) => (answers, 0),
@@ -92,11 +99,43 @@ async fn settle_one(connection: Connection<'_>, ending: &Ending<'_>) -> Result<A
             (connection.run(Access::Write, script).await?, at)
         }
     };
+    applied_one(ending, &answers, at)
+}
+
+/// `at` is where it says whether the lease stood, as 1.
+fn applied_one(ending: &Ending<'_>, answers: &Answers, at: usize) -> Result<Applied> {
     let mut applied = Applied::default();
     if answers.number(at).map_err(failed)? == 1 {
         applied.leases.insert(ending.row.seq_and_token());
     }
     Ok(applied)
+}
+
+/// The last script of a step that settles these leases, at least one, in a caller's transaction.
+pub(crate) async fn settle_in(
+    step: Step<'_>,
+    endings: &[Ending<'_>],
+    secrecy: Secrecy,
+) -> Result<Applied> {
+    let context = step.context();
+    let mut script = step.script();
+    match endings {
+        [ending] if is_simple(context, ending) => {
+            let mut values = values_of_one(ending, secrecy);
+            values.push(("time", Statement::new(context.now())));
+            // Its answer also counts what was settled before, and committed with another's writes.
+            let statements = context.sql.settle_one.split_last();
+            script.fill(statements.map_or(&[], |(_, rest)| rest), &values);
+            let at = script.changed();
+            let answers = step.end(script).await?;
+            applied_one(ending, &answers, at)
+        }
+        _ => {
+            let places = add_settle(context, &mut script, endings, secrecy, Detail::Each);
+            let answers = step.end(script).await?;
+            read_applied(&answers, &places, endings).map_err(failed)
+        }
+    }
 }
 
 /// Settles these leases. A row that another transaction holds for longer than a moment must not

@@ -27,7 +27,7 @@ use crate::{
     multi_statement::{Answers, COMMIT, Form, ROLLBACK, Script},
     receive::{Owner, add_look_for_keys, add_receive},
     record::{keep_result, record},
-    settle::{Detail, Settling, add_settle, read_applied},
+    settle::{self, Applied, Settling},
     statement::Secrecy,
     store::MySqlStore,
     transaction_step::{
@@ -224,15 +224,10 @@ async fn settle_in(mut step: Step<'_>, settlements: &[Settlement]) -> Result<Vec
     } else {
         Secrecy::Inline
     };
-    let mut script = step.script();
-    let endings = &settling.endings;
-    let places = add_settle(context, &mut script, endings, secrecy, Detail::Each);
-    let answers = if places.is_empty() {
-        Answers::default()
-    } else {
-        step.end(script).await?
+    let applied = match settling.endings.as_slice() {
+        [] => Applied::default(),
+        endings => settle::settle_in(step, endings, secrecy).await?,
     };
-    let applied = read_applied(&answers, &places, endings).map_err(failed)?;
     // What was settled before stays out: it committed with another transaction's writes.
     let none = HashMap::new();
     Ok(settling.answers(settlements, &applied, &none))
