@@ -78,6 +78,16 @@ pub struct Ended {
     pub ending: Ending,
 }
 
+/// What an operator does to a dead message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Change {
+    /// It is to be handled again, as if it had just come.
+    Replay,
+    /// It is given up.
+    Discard,
+}
+
 /// What a call asks of the store.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -104,6 +114,15 @@ pub enum Asked {
         endings: Vec<Ended>,
         /// Whether in a transaction, in which every processed message's effect is written.
         transaction: bool,
+    },
+    /// An operator's list of dead messages.
+    List,
+    /// An operator's change of one message, which is made if the message is dead.
+    Change {
+        /// Which message.
+        key: Key,
+        /// To what.
+        change: Change,
     },
     /// An extension.
     Extend {
@@ -168,6 +187,13 @@ pub enum Answered {
     Settled(Vec<Kept>),
     /// Of an extension, one per lease.
     Extended(Vec<Kept>),
+    /// Of a list: how many rows it reported as corrupt.
+    Listed {
+        /// So many.
+        corrupt: usize,
+    },
+    /// Of an operator's change: how many messages were changed.
+    Changed(u64),
     /// The transaction was rolled back, on purpose or because the lease was lost.
     RolledBack,
     /// The call failed.
@@ -321,7 +347,9 @@ impl History {
                     .ok_or("a log has the end of a call without its start")?;
                 let nothing = match &answered {
                     Answered::Claims { granted, .. } => granted.is_empty(),
-                    Answered::Failed { .. } => true,
+                    Answered::Failed { .. } | Answered::Listed { .. } | Answered::Changed(0) => {
+                        true
+                    }
                     _ => false,
                 };
                 self.operations += u64::from(!nothing);

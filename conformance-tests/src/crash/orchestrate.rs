@@ -152,7 +152,7 @@ fn recovery(history: &History, moments: &[u64]) -> Duration {
 }
 
 fn points(mode: Mode) -> Vec<(Point, u64)> {
-    let mut points = [&Point::RECEIVER[..], &Point::PROCESSOR].concat();
+    let mut points = [&Point::RECEIVER[..], &Point::PROCESSOR, &Point::OPERATOR].concat();
     if mode == Mode::Transactional {
         points.extend(Point::TRANSACTION);
     }
@@ -265,9 +265,10 @@ impl Run<'_> {
         self.next_number
     }
 
-    /// Lets the processors finish everything; answers how many messages they did not.
+    /// Lets the processors finish everything that others have left to them; answers how many messages they did not.
     async fn drain(&mut self) -> Result<u64, BoxError> {
         self.pool.finish(Role::Receiver, &mut self.history).await?;
+        self.pool.finish(Role::Operator, &mut self.history).await?;
         let mut progress = (u64::MAX, Instant::now());
         let left = loop {
             // The last kill may have been the server's, so that an answer may be late.

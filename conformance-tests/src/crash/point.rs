@@ -35,6 +35,10 @@ pub enum Point {
     DuringCommit,
     /// Committed, and nobody has noted it.
     AfterCommit,
+    /// The store is at a replay or a discard.
+    DuringChange,
+    /// The store has answered it, and nobody has noted the answer.
+    AfterChange,
     /// Whatever the worker does.
     AnyTime,
 }
@@ -63,11 +67,18 @@ impl Point {
     pub(crate) const TRANSACTION: [Self; 3] =
         [Self::BeforeCommit, Self::DuringCommit, Self::AfterCommit];
 
+    /// The points of an operator.
+    pub(crate) const OPERATOR: [Self; 3] = [Self::DuringChange, Self::AfterChange, Self::AnyTime];
+
     /// Whether the worker stops there.
     pub(crate) fn stops(self) -> bool {
         !matches!(
             self,
-            Self::DuringReceive | Self::DuringClaim | Self::DuringSettle | Self::DuringCommit
+            Self::DuringReceive
+                | Self::DuringClaim
+                | Self::DuringSettle
+                | Self::DuringCommit
+                | Self::DuringChange
         )
     }
 
@@ -85,6 +96,8 @@ impl Point {
             Self::BeforeCommit => "before commit",
             Self::DuringCommit => "during commit",
             Self::AfterCommit => "after commit",
+            Self::DuringChange => "during an operator's change",
+            Self::AfterChange => "after an operator's change",
             Self::AnyTime => "at any time",
         }
     }

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::{
     check::{Rule, TOLD},
-    history::{Answered, Asked, Call, Kept, Received},
+    history::{Answered, Asked, Call, Change, Kept, Received},
     orchestrate::Outcome,
 };
 
@@ -33,6 +33,8 @@ struct Counts {
     lost: u64,
     rolled_back: u64,
     extended: u64,
+    replayed: u64,
+    discarded: u64,
 }
 
 impl Counts {
@@ -62,6 +64,14 @@ impl Counts {
                 self.empty += u64::from(granted.is_empty());
                 self.claimed += granted.len() as u64;
             }
+            Some(Answered::Listed { .. }) => {}
+            Some(Answered::Changed(changed)) => match &call.asked {
+                Asked::Change {
+                    change: Change::Discard,
+                    ..
+                } => self.discarded += changed,
+                _ => self.replayed += changed,
+            },
             Some(Answered::Settled(kept) | Answered::Extended(kept)) => {
                 let settle = matches!(call.asked, Asked::Settle { .. });
                 for kept in kept {
@@ -145,6 +155,13 @@ pub(crate) fn text(outcome: &Outcome) -> String {
             counts.extended,
             counts.lost,
             outcome.crashes
+        ),
+    );
+    line(
+        "operators",
+        format!(
+            "{} replayed, {} discarded",
+            counts.replayed, counts.discarded
         ),
     );
     if outcome.unfinished > 0 {

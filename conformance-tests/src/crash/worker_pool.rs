@@ -47,7 +47,7 @@ pub(crate) struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// Starts `workers` processes, which keep their logs in `directory`.
+    /// Starts `workers` processes and an operator, which keep their logs in `directory`.
     pub(crate) async fn start(
         mode: Mode,
         address: String,
@@ -64,12 +64,11 @@ impl WorkerPool {
             hold: false,
         };
         let receivers = (workers / 3).max(1);
-        for index in 0..workers {
-            let role = if index < receivers {
-                Role::Receiver
-            } else {
-                Role::Processor
-            };
+        let roles = (0..workers).map(|index| match index < receivers {
+            true => Role::Receiver,
+            false => Role::Processor,
+        });
+        for role in roles.chain([Role::Operator]) {
             let process = pool.spawn(role, 0, random).await?;
             pool.processes.push(process);
         }
@@ -181,9 +180,12 @@ impl WorkerPool {
         let mut points = kills.to_vec();
         random.shuffle(&mut points);
         let (point, _) = points.into_iter().min_by_key(|(_, count)| *count)?;
-        let comes_by = |process: &Process| {
-            point == Point::AnyTime
-                || Point::RECEIVER.contains(&point) == (process.role == Role::Receiver)
+        let comes_by = |process: &Process| match process.role {
+            Role::Receiver => Point::RECEIVER.contains(&point),
+            Role::Processor => {
+                Point::PROCESSOR.contains(&point) || Point::TRANSACTION.contains(&point)
+            }
+            Role::Operator => Point::OPERATOR.contains(&point),
         };
         let candidates: Vec<usize> = (0..self.processes.len())
             .filter(|index| self.processes.get(*index).is_some_and(comes_by))

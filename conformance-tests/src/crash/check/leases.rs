@@ -8,7 +8,7 @@ use super::{
     Checker, Rule,
     story::{Grant, Settle, Stories, Story},
 };
-use crate::crash::history::Kept;
+use crate::crash::history::{Change, Kept};
 
 /// By how much a store's clock may run slower or faster than the host's monotonic one during a
 /// lease, in microseconds.
@@ -70,6 +70,9 @@ impl Checker<'_> {
 
     /// Judges the attempts that each claim and the listing report.
     fn attempts_counted(&mut self, key: &Key, story: &Story, stories: &Stories<'_>) {
+        if story.may_be_changed_before(u64::MAX, Change::Replay) {
+            return;
+        }
         for grant in &story.grants {
             let reported = Attempts {
                 started: grant.started,
@@ -201,7 +204,7 @@ impl Possible {
 }
 
 /// Whether another worker than the holder of `token` has, or may have, claimed the message before
-/// `end`.
+/// `end`, or an operator changed it.
 pub(super) fn has_rival(
     key: &Key,
     story: &Story,
@@ -219,6 +222,8 @@ pub(super) fn has_rival(
         .iter()
         .any(|grant| grant.token > token && grant.start < end);
     known
+        || story.may_be_changed_before(end, Change::Replay)
+        || story.may_be_changed_before(end, Change::Discard)
         || stories.unknown_claims.iter().any(|claim| {
             claim.handlers.contains(&key.handler)
                 && (held_since.saturating_sub(AFTERLIFE)..end).contains(&claim.start)

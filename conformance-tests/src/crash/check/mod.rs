@@ -46,18 +46,19 @@ pub enum Rule {
     TokensGrow,
     /// A settlement that was answered with `Done` had the newest token.
     Fenced,
-    /// A lease is lost only to a worker that claimed the message.
+    /// A lease is lost only to a worker that claimed the message, or an operator who changed it.
     LostToNobody,
-    /// A message ends in the state that its settlement gave it.
+    /// A message ends in the state that its settlement gave it, or an operator.
     SettledState,
-    /// A final state comes from a settlement.
+    /// A final state comes from a settlement or an operator, who changes only what is dead.
     StateHasACause,
-    /// A message that is final is not handed out.
+    /// A message that is final is not handed out, unless an operator has replayed it.
     FinalStaysFinal,
     /// A message that is to be retried, or was deferred, is not handed out before it is due.
     RetryWaits,
     /// Every claim counts as an attempt started, unless it was released or deferred, and every other
-    /// outcome as one finished; nothing else does.
+    /// outcome as one finished; nothing else does. Messages that an operator may have replayed are not judged,
+    /// as their attempts begin again.
     AttemptsCounted,
     /// A message is not handed out while an earlier one of its ordering key is unfinished.
     HandedOutInOrder,
@@ -261,6 +262,9 @@ impl Checker<'_> {
                 }) => (!retryable).then(|| error.clone()),
                 Some(Answered::Claims { corrupt, .. }) => {
                     (*corrupt > 0).then(|| format!("a claim found {corrupt} corrupt rows"))
+                }
+                Some(Answered::Listed { corrupt }) => {
+                    (*corrupt > 0).then(|| format!("a list found {corrupt} corrupt rows"))
                 }
                 Some(Answered::Receipts(receipts)) => receipts
                     .contains(&super::history::Received::Refused)

@@ -5,9 +5,9 @@ use inbox_api::{Key, State};
 use super::{
     Checker, Rule,
     leases::{SLACK, has_rival},
-    story::{Settle, Stories, Story},
+    story::{Intervention, Settle, Stories, Story},
 };
-use crate::crash::history::{Ending, Kept};
+use crate::crash::history::{Change, Ending, Kept};
 
 impl Checker<'_> {
     pub(super) fn settling(&mut self) {
@@ -24,11 +24,12 @@ impl Checker<'_> {
                 }
             }
             if let Some(state @ (State::Processed | State::Dead | State::Discarded)) = state {
-                let cause = story.settles.iter().any(|settle| {
-                    settle.may_be_done() && state_after(settle.ending) == Some(state)
-                });
-                let broken = (!cause).then(|| format!("is {state}, and nobody settled it so"));
+                let broken = (!has_cause(story, state))
+                    .then(|| format!("is {state}, and nobody has made it so"));
                 self.judge(Rule::StateHasACause, &[key], broken);
+            }
+            for intervention in &story.interventions {
+                self.intervention(key, story, intervention, state);
             }
         }
         self.stories = stories;
@@ -60,30 +61,70 @@ impl Checker<'_> {
         }
     }
 
+    /// What must go before an operator's change, and follow from it.
+    fn intervention(
+        &mut self,
+        key: &Key,
+        story: &Story,
+        intervention: &Intervention,
+        state: Option<State>,
+    ) {
+        let Some(made) = intervention.made() else {
+            return;
+        };
+        let may_be_dead = story.settles.iter().any(|settle| {
+            settle.ending == Ending::Dead && settle.may_be_done() && settle.start < made
+        });
+        let broken = (!may_be_dead).then(|| {
+            format!(
+                "an operator changed it ({:?}) as a dead one, which nobody had made it",
+                intervention.change
+            )
+        });
+        self.judge(Rule::StateHasACause, &[key], broken);
+        // What is discarded is not replayed here.
+        if intervention.change == Change::Discard {
+            let broken = state
+                .filter(|state| *state != State::Discarded)
+                .map(|state| format!("was discarded and ended as {state}"));
+            self.judge(Rule::SettledState, &[key], broken);
+            let granted = story.grants.iter().find(|grant| grant.start > made);
+            let broken = granted.map(|grant| {
+                let token = grant.token;
+                format!("was handed out with token {token} after it was discarded")
+            });
+            self.judge(Rule::FinalStaysFinal, &[key], broken);
+        }
+    }
+
     /// What must follow from a settlement that is done.
     fn consequences(&mut self, key: &Key, story: &Story, settle: &Settle, state: Option<State>) {
         let Some(done) = settle.done() else { return };
+        // A repetition changes nothing, so the first time counts.
+        let first = story
+            .settles
+            .iter()
+            .filter(|other| other.token == settle.token)
+            .map(|other| other.start)
+            .min()
+            .unwrap_or(settle.start);
         if let (Some(state), Some(expected)) = (state, state_after(settle.ending)) {
-            let broken = (state != expected)
+            let changed = expected == State::Dead
+                && (story.may_be_changed_after(first, Change::Replay)
+                    || story.may_be_changed_after(first, Change::Discard));
+            let broken = (state != expected && !changed)
                 .then(|| format!("was settled as {expected} and ended as {state}"));
             self.judge(Rule::SettledState, &[key], broken);
         }
         for grant in story.grants.iter().filter(|grant| grant.start > done) {
             match settle.ending {
+                Ending::Dead if story.may_be_replayed_between(first, grant.end) => {}
                 Ending::Processed | Ending::Dead => {
                     let token = grant.token;
                     let what = format!("was handed out with token {token} after it was final");
                     self.judge(Rule::FinalStaysFinal, &[key], Some(what));
                 }
                 Ending::Retry(after) | Ending::Defer(after) => {
-                    // A repetition changes nothing, so the first time counts.
-                    let first = story
-                        .settles
-                        .iter()
-                        .filter(|other| other.token == settle.token)
-                        .map(|other| other.start)
-                        .min()
-                        .unwrap_or(settle.start);
                     let early = grant.end + SLACK < first + after;
                     let broken = early.then(|| {
                         let early = (first + after - grant.end) / 1000;
@@ -99,6 +140,28 @@ impl Checker<'_> {
             self.judge(Rule::FinalStaysFinal, &[key], None);
         }
     }
+}
+
+/// Whether the last that has, or may have, happened to a message could have left it in this final state.
+fn has_cause(story: &Story, state: State) -> bool {
+    if state == State::Discarded {
+        return story.may_be_changed_before(u64::MAX, Change::Discard);
+    }
+    // A replay that is certain takes back what was certain before.
+    let replays = story
+        .interventions
+        .iter()
+        .filter(|one| one.change == Change::Replay);
+    let replayed = replays
+        .filter(|one| one.made().is_some())
+        .map(|one| one.start)
+        .max();
+    story.settles.iter().any(|settle| {
+        let is_taken_back = || replayed > settle.done();
+        settle.may_be_done()
+            && state_after(settle.ending) == Some(state)
+            && (settle.done().is_none() || !is_taken_back())
+    })
 }
 
 fn state_after(ending: Ending) -> Option<State> {

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use inbox_api::Key;
 
 use super::Evidence;
-use crate::crash::history::{Answered, Asked, Call, Ending, History};
+use crate::crash::history::{Answered, Asked, Call, Change, Ending, History};
 
 /// The time from which shown times count.
 pub(super) fn origin(history: &History) -> u64 {
@@ -151,6 +151,22 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
                 match &call.answered {
                     Some(Answered::Settled(answers)) => {
                         let _ = write!(what, " -> {}", answer(answers.get(place)));
+                    }
+                    _ => unknown(&mut what),
+                }
+                told.push(what);
+            }
+        }
+        Asked::List => {}
+        Asked::Change { key: of, change } => {
+            if of == key {
+                let mut what = match change {
+                    Change::Replay => "replay if it is dead".to_owned(),
+                    Change::Discard => "discard if it is dead".to_owned(),
+                };
+                match &call.answered {
+                    Some(Answered::Changed(changed)) => {
+                        let _ = write!(what, " -> {changed} changed");
                     }
                     _ => unknown(&mut what),
                 }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use inbox_api::{HandlerName, Key, OrderingKey, Record};
 
-use crate::crash::history::{Answered, Asked, Call, Ending, History, Kept, Received};
+use crate::crash::history::{Answered, Asked, Call, Change, Ending, History, Kept, Received};
 
 /// A message of a receive.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +51,29 @@ impl Settle {
     }
 }
 
+/// What an operator asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Intervention {
+    pub(super) start: u64,
+    pub(super) change: Change,
+    /// When it was answered, and whether the message was changed; `None` when the outcome is unknown.
+    pub(super) answer: Option<(u64, bool)>,
+}
+
+impl Intervention {
+    /// It has, or may have, changed the message.
+    pub(super) fn may_be_made(&self) -> bool {
+        self.answer.is_none_or(|(_, changed)| changed)
+    }
+
+    /// When it had changed the message for certain.
+    pub(super) fn made(&self) -> Option<u64> {
+        self.answer
+            .filter(|(_, changed)| *changed)
+            .map(|(end, _)| end)
+    }
+}
+
 /// An extension.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Extension {
@@ -67,6 +90,7 @@ pub(super) struct Story {
     pub(super) grants: Vec<Grant>,
     pub(super) settles: Vec<Settle>,
     pub(super) extensions: Vec<Extension>,
+    pub(super) interventions: Vec<Intervention>,
     pub(super) ordering_key: Option<OrderingKey>,
     /// Its place in the listing.
     pub(super) listed: Option<usize>,
@@ -90,6 +114,30 @@ impl Story {
     /// When it was first sent: before that, it cannot have been stored.
     pub(super) fn sent(&self) -> Option<u64> {
         self.receives.iter().map(|receive| receive.start).min()
+    }
+
+    /// Whether an operator may have made this change, in part at least before `end`.
+    pub(super) fn may_be_changed_before(&self, end: u64, change: Change) -> bool {
+        let mut interventions = self.interventions.iter();
+        interventions
+            .any(|other| other.change == change && other.may_be_made() && other.start < end)
+    }
+
+    /// Whether an operator may have made this change, in part at least after `start`.
+    pub(super) fn may_be_changed_after(&self, start: u64, change: Change) -> bool {
+        self.interventions.iter().any(|other| {
+            let ended_before = other.answer.is_some_and(|(end, _)| end < start);
+            other.change == change && other.may_be_made() && !ended_before
+        })
+    }
+
+    /// Whether an operator may have replayed it, in part at least between these.
+    pub(super) fn may_be_replayed_between(&self, start: u64, end: u64) -> bool {
+        self.interventions.iter().any(|other| {
+            let ended_before = other.answer.is_some_and(|(end, _)| end < start);
+            let is_replay = other.change == Change::Replay && other.may_be_made();
+            is_replay && !ended_before && other.start < end
+        })
     }
 
     /// Before that, it cannot have been final.
@@ -196,6 +244,18 @@ impl<'a> Stories<'a> {
                         answer,
                     });
                 }
+            }
+            Asked::List => {}
+            Asked::Change { key, change } => {
+                let answer = match answered {
+                    Some((Answered::Changed(changed), end)) => Some((end, *changed > 0)),
+                    _ => None,
+                };
+                self.of(key).interventions.push(Intervention {
+                    start,
+                    change: *change,
+                    answer,
+                });
             }
             Asked::Extend { leases, length } => {
                 for (place, held) in leases.iter().enumerate() {

@@ -12,9 +12,10 @@ use inbox_api::{
 
 use super::{Evidence, Findings, Rule, check};
 use crate::crash::history::{
-    Answered, Asked, Call, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
+    Answered, Asked, Call, Change, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
 };
 
+use Change::{Discard, Replay};
 use Ending::{Dead, Defer, Processed, Release, Retry};
 use Kept::{Done, LeaseLost};
 use Received::{Accepted, Duplicate};
@@ -147,6 +148,20 @@ impl Run {
         self.call(start, end, asked, Some(Answered::Extended(vec![Done])))
     }
 
+    /// An operator's change, which changed so many; with an end of 0 nobody knows.
+    fn change(self, (start, end): (u64, u64), id: &str, change: Change, changed: u64) -> Self {
+        let key = key(id);
+        let asked = Asked::Change { key, change };
+        self.call(start, end, asked, Some(Answered::Changed(changed)))
+    }
+
+    /// Accepted, claimed with token 1, and settled as dead.
+    fn dead(self, id: &str) -> Self {
+        self.receive(0, 1, id, Accepted)
+            .claim(2, 3, id, 1, (1, 0))
+            .settle((4, 5), (id, 1), Dead, Done)
+    }
+
     /// Accepted, claimed with token 1, and settled as processed.
     fn whole(self, from: u64, id: &str) -> Self {
         self.receive(from, from + 1, id, Accepted)
@@ -207,14 +222,20 @@ impl Run {
     /// This rule, and no other, is broken.
     #[track_caller]
     fn breaks(self, rule: Rule) {
+        self.breaks_all(&[rule]);
+    }
+
+    /// These rules, and no others, are broken.
+    #[track_caller]
+    fn breaks_all(self, rules: &[Rule]) {
         let findings = self.findings();
         let broken: BTreeSet<&str> = findings
             .violations
             .iter()
             .map(|violation| violation.rule.as_str())
             .collect();
-        assert_eq!(broken, BTreeSet::from([rule.as_str()]));
-        assert!(findings.occasions[&rule] > 0);
+        assert_eq!(broken, rules.iter().map(|rule| rule.as_str()).collect());
+        assert!(rules.iter().all(|rule| findings.occasions[rule] > 0));
     }
 }
 
@@ -627,6 +648,78 @@ fn errors_that_a_kill_does_not_explain() {
     run(failed(true)).keeps_all();
     run(failed(false)).breaks(Rule::OnlyRetryableErrors);
     run(Answered::Settled(vec![Kept::Refused])).breaks(Rule::OnlyRetryableErrors);
+}
+
+#[test]
+fn operators_explain_what_becomes_of_the_dead() {
+    let replayed = |times, changed| {
+        Run::default()
+            .dead("a")
+            .change(times, "a", Replay, changed)
+            .claim(10, 11, "a", 2, (1, 0))
+            .settle((12, 13), ("a", 2), Processed, Done)
+            .listed("a", State::Processed, 1, 1)
+            .effects(&[("h/a", 1)])
+    };
+    replayed((6, 7), 1).keeps_all();
+    replayed((6, 0), 0).keeps_all();
+    replayed((6, 7), 0).breaks_all(&[
+        Rule::SettledState,
+        Rule::FinalStaysFinal,
+        Rule::AttemptsCounted,
+    ]);
+    // It came too late.
+    replayed((20, 21), 1).breaks_all(&[Rule::FinalStaysFinal, Rule::StateHasACause]);
+    // A settlement whose answer was lost is repeated behind the replay.
+    for answer in [Done, LeaseLost] {
+        Run::default()
+            .receive(0, 1, "a", Accepted)
+            .claim(2, 3, "a", 1, (1, 0))
+            .settle_as((4, 5), ("a", 1), Dead, failed(true))
+            .change((6, 7), "a", Replay, 1)
+            .settle((8, 9), ("a", 1), Dead, answer)
+            .claim(10, 11, "a", 2, (1, 0))
+            .settle((12, 13), ("a", 2), Processed, Done)
+            .listed("a", State::Processed, 1, 1)
+            .keeps_all();
+    }
+    Run::default()
+        .dead("a")
+        .change((6, 7), "a", Discard, 1)
+        .listed("a", State::Discarded, 1, 1)
+        .keeps_all();
+}
+
+#[test]
+fn operators_change_what_is_dead_and_nothing_else() {
+    // As if it were: it was never dead.
+    Run::default()
+        .whole(0, "a")
+        .change((6, 7), "a", Replay, 1)
+        .listed("a", State::Processed, 1, 1)
+        .breaks(Rule::StateHasACause);
+    // It was replayed, and nobody has handled it since.
+    Run::default()
+        .dead("a")
+        .change((6, 7), "a", Replay, 1)
+        .listed("a", State::Dead, 0, 0)
+        .breaks(Rule::StateHasACause);
+    Run::default()
+        .dead("a")
+        .listed("a", State::Discarded, 1, 1)
+        .breaks_all(&[Rule::SettledState, Rule::StateHasACause]);
+    Run::default()
+        .dead("a")
+        .change((6, 7), "a", Discard, 1)
+        .listed("a", State::Dead, 1, 1)
+        .breaks(Rule::SettledState);
+    Run::default()
+        .dead("a")
+        .change((6, 7), "a", Discard, 1)
+        .claim(10, 11, "a", 2, (2, 1))
+        .settle((12, 0), ("a", 2), Processed, Done)
+        .listed("a", State::Discarded, 2, 1)
+        .breaks_all(&[Rule::FinalStaysFinal]);
 }
 
 #[test]

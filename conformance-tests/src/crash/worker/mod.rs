@@ -1,5 +1,6 @@
-//! A worker process: it receives or processes until it is told to finish, or killed.
+//! A worker process: it receives, processes or operates until it is told to finish, or killed.
 
+mod operate;
 mod process;
 mod receive;
 
@@ -39,6 +40,7 @@ const TASKS: u64 = 2;
 pub(crate) enum Role {
     Receiver,
     Processor,
+    Operator,
 }
 
 /// What the orchestrator tells a worker at its start.
@@ -97,6 +99,7 @@ pub(crate) async fn run(target: &dyn Target, assignment: &str) -> Result<(), Box
             match assignment.role {
                 Role::Receiver => receive::run(worker, random, assignment.first).await,
                 Role::Processor => process::run(worker, random).await,
+                Role::Operator => operate::run(worker, random).await,
             }
         }
     });

@@ -1,0 +1,101 @@
+//! The operator: looks through the dead letters, and replays or discards some of them, while others work.
+
+use std::{io, time::Duration};
+
+use inbox_api::{
+    Filter, HandlerName, Key, Operate as _, Page, Result as StoreResult, Slice, State,
+};
+
+use super::{Worker, handlers, pause_after};
+use crate::{
+    crash::{
+        history::{Answered, Asked, Change},
+        point::Point,
+    },
+    needs::BoxError,
+};
+
+/// Dead letters of one look.
+const PAGE: u32 = 50;
+
+pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
+    let handlers = handlers()?;
+    while !worker.finishing() {
+        tokio::time::sleep(Duration::from_millis(random.u64(20..=100))).await;
+        let dead = Filter {
+            states: vec![State::Dead],
+            handler: random.choice(&handlers).cloned(),
+            ..Filter::default()
+        };
+        let mut keys = match list(worker, &dead).await? {
+            Ok(keys) => keys,
+            Err(error) => {
+                pause_after(&error).await;
+                continue;
+            }
+        };
+        random.shuffle(&mut keys);
+        for key in keys.into_iter().take(random.usize(1..=3)) {
+            let change = match random.u8(..4) {
+                0 => Change::Discard,
+                _ => Change::Replay,
+            };
+            if let Err(error) = make(worker, &key, change).await? {
+                pause_after(&error).await;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>>> {
+    let page = Page::first(PAGE);
+    // No point of its own; kills at any time meet it too.
+    let points = [Point::AnyTime, Point::AnyTime];
+    let listing = worker.opened.inbox.list(dead, &page);
+    let answered = |listing: &inbox_api::Listing| Answered::Listed {
+        corrupt: listing.corrupt.len(),
+    };
+    let listing = worker.call(Asked::List, points, listing, answered).await?;
+    Ok(listing.map(|listing| {
+        listing
+            .records
+            .into_iter()
+            .map(|record| record.key)
+            .collect()
+    }))
+}
+
+/// Changes the message if it is dead. By a filter, which says so: meanwhile it may be replayed, and at work.
+async fn make(worker: &Worker, key: &Key, change: Change) -> io::Result<StoreResult<u64>> {
+    let asked = Asked::Change {
+        key: key.clone(),
+        change,
+    };
+    let points = [Point::DuringChange, Point::AfterChange];
+    let changing = of_one(worker, key, change);
+    worker
+        .call(asked, points, changing, |changed| {
+            Answered::Changed(*changed)
+        })
+        .await
+}
+
+async fn of_one(worker: &Worker, key: &Key, change: Change) -> StoreResult<u64> {
+    let dead = Filter {
+        states: vec![State::Dead],
+        handler: Some(HandlerName::clone(&key.handler)),
+        ids: vec![key.id.clone()],
+        ..Filter::default()
+    };
+    let slice = Slice {
+        after: None,
+        limit: 10,
+    };
+    let inbox = &worker.opened.inbox;
+    let progress = match change {
+        Change::Replay => inbox.replay_slice(&dead, &slice).await?,
+        Change::Discard => inbox.discard_slice(&dead, &slice).await?,
+    };
+    Ok(progress.changed)
+}
