@@ -71,7 +71,7 @@ impl Intake {
 
 /// Ends with the last sender.
 async fn run(store: Arc<dyn Store>, channel: mpsc::Receiver<Submission>) {
-    // A request does not wait for others: what comes while one batch is stored is the next one.
+    // A request does not wait for others: what comes while a batch is stored is the next one.
     let receiver = Receiver::builder(store).linger(Duration::ZERO).build();
     let mut source = ChannelSource::new(channel);
     while let Err(error) = receiver.run(&mut source, CancellationToken::new()).await {

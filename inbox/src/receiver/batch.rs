@@ -117,6 +117,11 @@ impl<D: Delivery> Stored<D> {
         self.is_ordered
     }
 
+    /// Whether the receiver ends at one of its deliveries.
+    pub(super) fn is_last(&self) -> bool {
+        self.stopped.is_some()
+    }
+
     /// Acknowledges and rejects its deliveries, and tells of it. Answers how much that was.
     ///
     /// May be dropped at any time: what was not acknowledged by then is delivered again.

@@ -67,6 +67,8 @@ async fn take<S: Source>(
     let mut is_finishing = false;
     // What is in any of them.
     let mut held = Size::default();
+    // Nothing more is taken or stored once the run is to end behind a batch, which may wait for its turn.
+    let mut is_last = false;
     // A timer would take a millisecond to say so.
     let at_once = receiver.linger.is_zero();
     let mut linger_over = false;
@@ -82,7 +84,7 @@ async fn take<S: Source>(
         let room = size.deliveries < receiver.batch_size
             && size.deliveries + held.deliveries < receiver.max_unacknowledged
             && size.bytes + held.bytes < receiver.max_unacknowledged_bytes;
-        let open = matches!(supply, Supply::Open) && !stopping;
+        let open = matches!(supply, Supply::Open) && !stopping && !is_last;
         let shut_gate = receiver
             .backlog_gate
             .as_ref()
@@ -107,6 +109,7 @@ async fn take<S: Source>(
             }
             Some(next) = storing.next(), if !storing.is_empty() => {
                 let next: Result<Stored<S::Delivery>, ReceiverError> = next;
+                is_last |= next.as_ref().map_or(true, Stored::is_last);
                 if next.as_ref().is_ok_and(Stored::is_ordered) {
                     ordered_storing -= 1;
                 }
@@ -142,13 +145,17 @@ async fn take<S: Source>(
         let size = gathered.size();
         let full = size.deliveries >= receiver.batch_size.min(receiver.max_unacknowledged)
             || size.bytes >= receiver.max_unacknowledged_bytes;
-        // While one is being stored, a second one is worth a call only when it is full.
+        // While one is being stored, a second one is worth a call only when it is full, and may be stored behind
+        // a delivery at which the receiver stops.
         let is_next = match storing.len() {
             0 => full || linger_over || !open,
-            1 => full && (ordered_storing == 0 || !gathered.is_ordered()),
+            1 => {
+                let in_order = ordered_storing == 0 || !gathered.is_ordered();
+                full && in_order && !receiver.stop_at_rejected
+            }
             _ => false,
         };
-        if is_next && !gathered.is_empty() {
+        if is_next && !is_last && !gathered.is_empty() {
             let batch = std::mem::replace(&mut gathered, Batch::new());
             held.deliveries += size.deliveries;
             held.bytes += size.bytes;

@@ -195,7 +195,9 @@ pub struct ReceiverBuilder {
 
 impl ReceiverBuilder {
     /// The most deliveries to store in one call; 500 unless set, at least 1. With fan-out a call
-    /// has a message per delivery and handler. Two calls at a time are made while full batches come.
+    /// has a message per delivery and handler. Full batches are stored two at a time, as far as their ordering
+    /// keys and the limits on what is unacknowledged let them; of copies of one key in both, either may be the
+    /// first.
     pub fn batch_size(mut self, deliveries: usize) -> Self {
         self.batch_size = deliveries.max(1);
         self

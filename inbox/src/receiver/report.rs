@@ -50,8 +50,8 @@ pub struct Summary {
 }
 
 impl Summary {
-    /// Deliveries that were taken but not known to be stored when the run ended; the broker will
-    /// deliver them again. Zero unless the drain limit cut a shutdown short.
+    /// Deliveries that were taken, and whose batches were not stored, or were not to be acknowledged yet, when
+    /// the run ended; the broker will deliver them again. Zero unless the drain limit cut a shutdown short.
     #[must_use]
     pub fn abandoned(&self) -> u64 {
         self.received

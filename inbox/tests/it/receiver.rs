@@ -7,9 +7,10 @@ use std::{
 };
 
 use inbox::{
-    ErrorKind, Filter, Inbox, Key, MessageId, OrderingKey, Receipt,
+    ErrorKind, Filter, Inbox, Key, Message, MessageId, OrderingKey, Receipt,
     receiver::{
-        ChannelSource, Receiver, ReceiverError, Rejection, SourceError, StreamSource, Submission,
+        ChannelSource, Delivery, Receiver, ReceiverError, Rejection, SourceError, StreamSource,
+        Submission,
     },
 };
 use tokio::{sync::Semaphore, time::timeout};
@@ -249,6 +250,64 @@ async fn no_more_is_pulled_than_may_be_unacknowledged() {
     assert!(store.batches().iter().all(|batch| batch.len() <= 10));
 }
 
+/// A message whose acknowledgement takes a second.
+struct Slow(Message);
+
+impl Delivery for Slow {
+    fn message(&self) -> Result<Message, Rejection> {
+        Ok(self.0.clone())
+    }
+
+    async fn acknowledge(self) -> Result<(), SourceError> {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        Ok(())
+    }
+
+    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_stored_behind_a_batch_that_fails_for_good_while_another_is_acknowledged() {
+    let (inbox, store) = faulty().await;
+    let deliveries = (0..20).map(|n| Ok(Slow(ordered(n))));
+    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
+    store.plan("receive", [Fault::Pass, Fault::Before(ErrorKind::Denied)]);
+    let receiver = Receiver::builder(store.clone()).batch_size(1).build();
+    let error = receiver.run(&mut source, never()).await.unwrap_err();
+    assert!(matches!(&error, ReceiverError::Store(e) if e.kind() == ErrorKind::Denied));
+    assert_eq!(store.calls("receive"), 2);
+    assert_eq!(inbox.count(&Filter::default()).await.unwrap(), 1);
+}
+
+#[tokio::test(start_paused = true)]
+async fn nothing_is_stored_behind_a_batch_at_which_the_receiver_stops() {
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox.clone());
+    for n in 0..100 {
+        match n {
+            15 => broker.queue_invalid("no id"),
+            _ => broker.queue(message(n)),
+        }
+    }
+    let receiver = Receiver::builder(store.clone())
+        .batch_size(10)
+        .stop_at_rejected()
+        .build();
+    let error = receiver
+        .run(&mut broker.source(), never())
+        .await
+        .unwrap_err();
+    assert!(matches!(error, ReceiverError::Rejected(_)));
+    assert_eq!(store.calls("receive"), 2);
+    assert_eq!(broker.acknowledged_in_order(), 15);
+}
+
+fn ordered(id: impl std::fmt::Display) -> Message {
+    message(id).with_ordering_key(OrderingKey::new("customer-7").unwrap())
+}
+
 /// With batches of ten, each of which waits for a permit in the store.
 async fn gated() -> (Broker, Arc<FaultyStore>, Arc<Semaphore>, Receiver) {
     let (inbox, mut store) = faulty().await;
@@ -323,7 +382,6 @@ async fn nothing_is_acknowledged_behind_a_batch_that_fails_for_good() {
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_with_ordering_keys_waits_for_another_one_with_them() {
-    let ordered = |n| message(n).with_ordering_key(OrderingKey::new("customer-7").unwrap());
     // In each batch of ten, the last message has a key or not.
     for (batches, at_once) in [
         ([true, true], 1),

@@ -13,8 +13,7 @@ pub(crate) async fn no_more_than_may_be_unacknowledged<B: Broker>(c: Context<B>)
     c.publish(&channel, 0..60).await?;
     let shelf = c.shelf().await?;
     shelf.hold();
-    // While a batch is being stored no more than another one is taken: one that slow deliveries leave small must not be
-    // the reason that fewer are.
+    // Of one batch, so that one that slow deliveries leave small is not the reason that fewer are taken.
     let few =
         |builder: inbox::receiver::ReceiverBuilder| builder.batch_size(7).max_unacknowledged(7);
     let consumer = c.consumer_with(&channel, &shelf, mapping()?, few)?;
