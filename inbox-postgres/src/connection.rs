@@ -59,8 +59,11 @@ pub(crate) enum On<'a> {
     PoolPlannedEachTime,
     /// As [`Pool`](Self::Pool), or on the [spare](Spare) connection while others have all of those.
     PoolOrSpare,
-    /// In a transaction of the caller's.
+    /// In a transaction of the caller's, after a look whether it is there.
     Transaction(&'a mut PgConnection),
+    /// The same, without that look where the statement finds its mark. For a few messages at most, as the
+    /// arguments are there twice.
+    MarkedTransaction(&'a mut PgConnection),
 }
 
 impl Database {
@@ -114,6 +117,11 @@ impl Database {
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
         self.check_open()?;
+        // Behind a pooler, a statement that is not prepared goes in two steps, which only a transaction holds
+        // together.
+        let may_be_marked = matches!(on, On::MarkedTransaction(_))
+            && self.options.prepared_statements
+            && self.checked.load(Ordering::Relaxed);
         let connection = match on {
             On::Pool | On::PoolPlannedEachTime | On::PoolOrSpare => {
                 let mut guard = ConnectionGuard::new(self.limit());
@@ -121,10 +129,10 @@ impl Database {
                 let outcome = timeout(limit, work).await;
                 return guard.finish(outcome);
             }
-            On::Transaction(connection) => connection,
+            On::Transaction(connection) | On::MarkedTransaction(connection) => connection,
         };
         let work = async {
-            if self.checked.load(Ordering::Relaxed) {
+            if may_be_marked {
                 let rows = self.ask(connection, sql, arguments.clone()).await?;
                 if !rows.is_empty() {
                     return Ok(rows);

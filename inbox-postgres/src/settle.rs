@@ -58,8 +58,8 @@ pub(crate) async fn settle(
     };
     for (n, chunk) in batch.chunks(CHUNK_BYTES).into_iter().enumerate() {
         let sent = match &mut on {
-            On::Transaction(connection) => {
-                let on = On::Transaction(connection);
+            On::MarkedTransaction(connection) => {
+                let on = On::MarkedTransaction(connection);
                 sending.send(on, chunk, Waiting::InTransaction).await
             }
             _ => {

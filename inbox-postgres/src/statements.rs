@@ -5,7 +5,8 @@ use sqlx::SqlStr;
 use crate::names::Names;
 
 /// Whether the transaction has the [mark](crate::connection::enter), of which nothing is left behind its end.
-/// What runs in transactions of callers gives a row if it has, and otherwise none and does nothing.
+/// What runs in a [marked transaction](crate::connection::On::MarkedTransaction) gives a row if it has, and
+/// otherwise none and does nothing.
 const IS_MARKED: &str = "pg_catalog.current_setting('inbox.transaction', true) = 'on'";
 
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
@@ -102,7 +103,7 @@ impl Statements {
             receive: statement(&format!(
                 "SELECT * FROM {{inbox}}_receive(
                     $1, $2, $3, $4, $5, $6, $7{cast_array}, $8, $9, $10, $11, $12, $13
-                ) WHERE $13 OR {IS_MARKED}"
+                )"
             )),
             claim_cursor: statement("SELECT * FROM {inbox}_claim_cursor($1, $2, $3)"),
             claim: statement("SELECT * FROM {inbox}_claim($1, $2, $3, $4, $5, $6)"),

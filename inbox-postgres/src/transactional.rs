@@ -68,7 +68,7 @@ async fn record(
         .with(options.drop_processed_payloads)
         .with(options.notifications)
         .finish()?;
-    let on = On::Transaction(connection);
+    let on = On::MarkedTransaction(connection);
     let answer = database
         .run(on, &database.statements.record, arguments)
         .await
@@ -104,7 +104,7 @@ async fn keep_result(
     let arguments = Arguments::of_key(key)
         .with(AsRef::<[u8]>::as_ref(result))
         .finish()?;
-    let on = On::Transaction(connection);
+    let on = On::MarkedTransaction(connection);
     let kept = database.run(on, &database.statements.keep_result, arguments);
     kept.await.map(drop)
 }
@@ -121,9 +121,9 @@ async fn keep_result(
 /// and repeated: a duplicate, a lease that was handed out or renewed, an ordering key that has moved
 /// on. A handler at these levels has to be done before its lease is renewed.
 ///
-/// Each call here makes sure that there is a transaction, which takes two round trips more for the first one
-/// in a transaction of the caller's own, and fails as `Other`, with an unknown effect, if a statement has
-/// ended it.
+/// Each call here makes sure that there is a transaction, and fails as `Other`, with an unknown effect, if a
+/// statement has ended it. That takes a further round trip, but for recording and settling: those do nothing
+/// outside of a transaction, and take two more for the first call in a transaction of the caller's own.
 /// [`commit`](Transactional::commit) checks, without a further one, that the transaction is
 /// still the one that was opened and that no statement in it has failed. A transaction of the
 /// caller's own is recognised from its first call of this store on; one in which this store was never
@@ -201,7 +201,7 @@ impl Transactional for PostgresStore {
         transaction: &mut Self::Transaction,
         settlements: &[Settlement],
     ) -> Result<Vec<Settled>> {
-        let on = On::Transaction(transaction);
+        let on = On::MarkedTransaction(transaction);
         settle::settle(&self.inner.database, on, settlements, Repetition::Lost)
             .await
             .map_err(in_operation("settle_in"))
