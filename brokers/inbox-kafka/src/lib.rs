@@ -68,7 +68,7 @@
 //!
 //! # Flow control
 //! Deliveries that were taken from the client and are not finished are never more than the receiver's
-//! `max_unacknowledged`. Behind that, the client fetches ahead, of each partition at most 100,000 records,
+//! `max_unacknowledged`. Behind that, the client fetches ahead, of each partition at most 10,000 records,
 //! [`prefetch_kb`](KafkaOptions::prefetch_kb) and one fetched batch. No partition is paused for it.
 //!
 //! # Commits

@@ -42,11 +42,13 @@ const RESERVED: [&str; 24] = [
 ];
 
 /// Of a consumer whose properties do not say otherwise.
-const UNLESS_SET: [(&str, &str); 2] = [
+const UNLESS_SET: [(&str, &str); 3] = [
     // So long the broker keeps a fetch that finds nothing. The client has one fetch under way at each broker, so
     // while this one waits for partitions that have nothing, a partition whose records have all been taken
     // meanwhile is not fetched.
     ("fetch.wait.max.ms", "50"),
+    // Of each partition, if their bytes allow it: more than is taken while such a fetch waits.
+    ("queued.min.messages", "10000"),
     // New topics and partitions are seen after this.
     ("topic.metadata.refresh.interval.ms", "10000"),
 ];
