@@ -34,7 +34,7 @@ pub struct Options {
     pub faults: Option<u64>,
     /// At least so many operations (see [`History::operations`](super::History::operations)).
     pub operations: u64,
-    /// So many worker processes at a time: a third of them receive, the others process.
+    /// So many worker processes at a time, next to an operator: a third of them receive, the others process.
     pub workers: u32,
     /// From which all random choices derive. The operating system's scheduling does not, so a
     /// seed repeats the plan of a run and not its every step.

@@ -136,8 +136,14 @@ pub(crate) async fn run(
 /// The longest time from one of these moments to the next answer to a later call that was no error.
 fn recovery(history: &History, moments: &[u64]) -> Duration {
     let answered = history.calls.iter().filter(|call| {
+        // Reading may work where nothing can be written.
         let answer = call.answered.as_ref();
-        answer.is_some_and(|answer| !matches!(answer, Answered::Failed { .. }))
+        answer.is_some_and(|answer| {
+            !matches!(
+                answer,
+                Answered::Failed { .. } | Answered::Listed { .. } | Answered::Changed(0)
+            )
+        })
     });
     let mut answered: Vec<_> = answered.filter_map(|c| Some((c.start, c.end?))).collect();
     answered.sort_unstable();

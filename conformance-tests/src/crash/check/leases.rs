@@ -70,7 +70,7 @@ impl Checker<'_> {
 
     /// Judges the attempts that each claim and the listing report.
     fn attempts_counted(&mut self, key: &Key, story: &Story, stories: &Stories<'_>) {
-        if story.may_be_changed_before(u64::MAX, Change::Replay) {
+        if story.may_be_changed(0..u64::MAX, Change::Replay) {
             return;
         }
         for grant in &story.grants {
@@ -222,8 +222,8 @@ pub(super) fn has_rival(
         .iter()
         .any(|grant| grant.token > token && grant.start < end);
     known
-        || story.may_be_changed_before(end, Change::Replay)
-        || story.may_be_changed_before(end, Change::Discard)
+        || story.may_be_changed(held_since..end, Change::Replay)
+        || story.may_be_changed(held_since..end, Change::Discard)
         || stories.unknown_claims.iter().any(|claim| {
             claim.handlers.contains(&key.handler)
                 && (held_since.saturating_sub(AFTERLIFE)..end).contains(&claim.start)

@@ -1,5 +1,7 @@
 //! What settlements promise.
 
+use std::collections::HashSet;
+
 use inbox_api::{Key, State};
 
 use super::{
@@ -72,13 +74,18 @@ impl Checker<'_> {
         let Some(made) = intervention.made() else {
             return;
         };
-        let may_be_dead = story.settles.iter().any(|settle| {
+        // Each change needs a death of its own.
+        let ends = story.interventions.iter().filter_map(Intervention::made);
+        let changes = ends.filter(|end| *end <= made).count();
+        let deaths = story.settles.iter().filter(|settle| {
             settle.ending == Ending::Dead && settle.may_be_done() && settle.start < made
         });
-        let broken = (!may_be_dead).then(|| {
+        let deaths: HashSet<i64> = deaths.map(|settle| settle.token).collect();
+        let broken = (changes > deaths.len()).then(|| {
             format!(
-                "an operator changed it ({:?}) as a dead one, which nobody had made it",
-                intervention.change
+                "an operator changed it ({:?}) as a dead one, for the {changes}. time, and it had died {} times",
+                intervention.change,
+                deaths.len()
             )
         });
         self.judge(Rule::StateHasACause, &[key], broken);
@@ -110,15 +117,15 @@ impl Checker<'_> {
             .unwrap_or(settle.start);
         if let (Some(state), Some(expected)) = (state, state_after(settle.ending)) {
             let changed = expected == State::Dead
-                && (story.may_be_changed_after(first, Change::Replay)
-                    || story.may_be_changed_after(first, Change::Discard));
+                && (story.may_be_changed(first..u64::MAX, Change::Replay)
+                    || story.may_be_changed(first..u64::MAX, Change::Discard));
             let broken = (state != expected && !changed)
                 .then(|| format!("was settled as {expected} and ended as {state}"));
             self.judge(Rule::SettledState, &[key], broken);
         }
         for grant in story.grants.iter().filter(|grant| grant.start > done) {
             match settle.ending {
-                Ending::Dead if story.may_be_replayed_between(first, grant.end) => {}
+                Ending::Dead if story.may_be_changed(first..grant.end, Change::Replay) => {}
                 Ending::Processed | Ending::Dead => {
                     let token = grant.token;
                     let what = format!("was handed out with token {token} after it was final");
@@ -145,7 +152,7 @@ impl Checker<'_> {
 /// Whether the last that has, or may have, happened to a message could have left it in this final state.
 fn has_cause(story: &Story, state: State) -> bool {
     if state == State::Discarded {
-        return story.may_be_changed_before(u64::MAX, Change::Discard);
+        return story.may_be_changed(0..u64::MAX, Change::Discard);
     }
     // A replay that is certain takes back what was certain before.
     let replays = story

@@ -1,6 +1,9 @@
 //! The history sorted by message.
 
-use std::collections::{BTreeMap, HashMap};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ops::Range,
+};
 
 use inbox_api::{HandlerName, Key, OrderingKey, Record};
 
@@ -116,31 +119,17 @@ impl Story {
         self.receives.iter().map(|receive| receive.start).min()
     }
 
-    /// Whether an operator may have made this change, in part at least before `end`.
-    pub(super) fn may_be_changed_before(&self, end: u64, change: Change) -> bool {
-        let mut interventions = self.interventions.iter();
-        interventions
-            .any(|other| other.change == change && other.may_be_made() && other.start < end)
-    }
-
-    /// Whether an operator may have made this change, in part at least after `start`.
-    pub(super) fn may_be_changed_after(&self, start: u64, change: Change) -> bool {
+    /// Whether an operator may have made this change between these moments.
+    pub(super) fn may_be_changed(&self, between: Range<u64>, change: Change) -> bool {
         self.interventions.iter().any(|other| {
-            let ended_before = other.answer.is_some_and(|(end, _)| end < start);
-            other.change == change && other.may_be_made() && !ended_before
+            let ended_before = other.answer.is_some_and(|(end, _)| end < between.start);
+            let begins_before = other.start < between.end;
+            other.change == change && other.may_be_made() && !ended_before && begins_before
         })
     }
 
-    /// Whether an operator may have replayed it, in part at least between these.
-    pub(super) fn may_be_replayed_between(&self, start: u64, end: u64) -> bool {
-        self.interventions.iter().any(|other| {
-            let ended_before = other.answer.is_some_and(|(end, _)| end < start);
-            let is_replay = other.change == Change::Replay && other.may_be_made();
-            is_replay && !ended_before && other.start < end
-        })
-    }
-
-    /// Before that, it cannot have been final.
+    /// Before that, it cannot have been final. What an operator has replayed counts as final from its first end
+    /// on: those behind it may have been handed out before the replay.
     pub(super) fn unfinished_until(&self) -> u64 {
         self.settles
             .iter()

@@ -698,6 +698,24 @@ fn operators_change_what_is_dead_and_nothing_else() {
         .change((6, 7), "a", Replay, 1)
         .listed("a", State::Processed, 1, 1)
         .breaks(Rule::StateHasACause);
+    // Twice, and it has died once.
+    Run::default()
+        .dead("a")
+        .change((6, 8), "a", Replay, 1)
+        .change((7, 9), "a", Replay, 1)
+        .claim(10, 11, "a", 2, (1, 0))
+        .settle((12, 13), ("a", 2), Processed, Done)
+        .listed("a", State::Processed, 1, 1)
+        .breaks(Rule::StateHasACause);
+    // Long before the lease that is lost.
+    Run::default()
+        .dead("a")
+        .change((6, 7), "a", Replay, 1)
+        .claim(100, 101, "a", 2, (1, 0))
+        .settle((102, 103), ("a", 2), Processed, LeaseLost)
+        .settle_as((104, 105), ("a", 2), Processed, failed(true))
+        .listed("a", State::Processed, 1, 1)
+        .breaks(Rule::LostToNobody);
     // It was replayed, and nobody has handled it since.
     Run::default()
         .dead("a")
