@@ -137,7 +137,8 @@ async fn take<S: Source>(
             }
         }
         if !is_finishing && let Some(next) = stored.pop_front() {
-            let finish = next?.finish(receiver, &name, &summary);
+            // Boxed, as all of it would be part of this future otherwise.
+            let finish = next?.finish(receiver, &name, &summary).boxed();
             finishing.set(Some(finish).into());
             is_finishing = true;
         }
