@@ -146,8 +146,8 @@ async fn take<S: Source>(
         let size = gathered.size();
         let full = size.deliveries >= receiver.batch_size.min(receiver.max_unacknowledged)
             || size.bytes >= receiver.max_unacknowledged_bytes;
-        // While one is being stored, a second one is worth a call only when it is full, and may be stored behind
-        // a delivery at which the receiver stops.
+        // While one is being stored, a second one is worth a call only when it is full. It must not overtake
+        // another one that keeps an order, nor be stored where the receiver stops before it.
         let is_next = match storing.len() {
             0 => full || linger_over || !open,
             1 => {
