@@ -1,5 +1,5 @@
 //! The driver's errors as the contract's, by the server's error numbers and never by a message's
-//! text.
+//! text, but for the names of tables in it.
 
 use std::{borrow::Cow, io};
 
@@ -68,10 +68,22 @@ pub(crate) fn before(error: sqlx::Error) -> Error {
     map(error, Effect::None)
 }
 
+/// Of a damaged table: its index, twice; crashed, twice.
+const DAMAGED: [u16; 4] = [1034, 1035, 1194, 1195];
+/// What they mean where the table is one of the server's own temporary ones: that their disk was full.
+const TABLE_FULL: u16 = 1114;
+
+/// The number that says what happened.
+fn telling(number: u16, message: &str) -> u16 {
+    // In every language, names of temporary tables begin so.
+    let is_temporary = DAMAGED.contains(&number) && message.contains("#sql");
+    if is_temporary { TABLE_FULL } else { number }
+}
+
 fn map(error: sqlx::Error, when_lost: Effect) -> Error {
-    let (kind, context, effect) = match number(&error) {
-        Some(number) => of_server(number),
-        None => of_driver(&error),
+    let (kind, context, effect) = match (number(&error), error.as_database_error()) {
+        (Some(number), Some(error)) => of_server(telling(number, error.message())),
+        _ => of_driver(&error),
     };
     let effect = match effect {
         Effect::Unknown => when_lost,
@@ -157,6 +169,30 @@ fn of_driver(error: &sqlx::Error) -> (ErrorKind, Cow<'static, str>, Effect) {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_damaged_temporary_table_is_a_full_disk() {
+        for (number, table, kind) in [
+            (
+                1034,
+                "/tmp/#sql-temptable-5829-4-4.MAI",
+                ErrorKind::Unavailable,
+            ),
+            (1034, "./app/inbox_work", ErrorKind::Corrupt),
+            (1194, "#sql-temptable-1-2-3", ErrorKind::Unavailable),
+            (1194, "inbox_work", ErrorKind::Corrupt),
+            (
+                126,
+                "/tmp/#sql-temptable-5829-4-4.MAI",
+                ErrorKind::Unavailable,
+            ),
+            (1062, "#sql", ErrorKind::Corrupt),
+        ] {
+            let message = format!("Index for table '{table}' is corrupt; try to repair it");
+            let (found, _, effect) = of_server(telling(number, &message));
+            assert_eq!((found, effect), (kind, Effect::None), "{number} {table}");
+        }
+    }
 
     #[test]
     fn what_certainly_did_not_happen_is_said_so() {
