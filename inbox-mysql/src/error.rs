@@ -75,9 +75,15 @@ const TABLE_FULL: u16 = 1114;
 
 /// The number that says what happened.
 fn telling(number: u16, message: &str) -> u16 {
-    // In every language, names of temporary tables begin so.
-    let is_temporary = DAMAGED.contains(&number) && message.contains("#sql");
-    if is_temporary { TABLE_FULL } else { number }
+    // So they are called in every language, by their files and by themselves.
+    let is_temporary = ["#sql", "(temporary)"]
+        .iter()
+        .any(|name| message.contains(name));
+    if is_temporary && DAMAGED.contains(&number) {
+        TABLE_FULL
+    } else {
+        number
+    }
 }
 
 fn map(error: sqlx::Error, when_lost: Effect) -> Error {
@@ -178,6 +184,7 @@ mod tests {
                 "/tmp/#sql-temptable-5829-4-4.MAI",
                 ErrorKind::Unavailable,
             ),
+            (1034, "(temporary)", ErrorKind::Unavailable),
             (1034, "./app/inbox_work", ErrorKind::Corrupt),
             (1194, "#sql-temptable-1-2-3", ErrorKind::Unavailable),
             (1194, "inbox_work", ErrorKind::Corrupt),

@@ -1,10 +1,10 @@
 //! What happened in a run: the calls of all workers, what they asked and what was answered.
 
-use std::collections::HashMap;
+use std::{collections::HashMap, error::Error as _, iter};
 
 use inbox_api::{
     Claims, Extended, HandlerName, Key, Lease, Message, OrderingKey, Outcome, Receipt, Settled,
-    Settlement, duration_micros,
+    Settlement, duration_micros, error_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -198,7 +198,7 @@ pub enum Answered {
     RolledBack,
     /// The call failed.
     Failed {
-        /// The error as it displays itself.
+        /// The error as it displays itself, with its causes.
         error: String,
         /// [`inbox_api::Error::is_retryable`].
         retryable: bool,
@@ -209,8 +209,11 @@ pub enum Answered {
 
 impl Answered {
     pub(crate) fn failed(error: &inbox_api::Error) -> Self {
+        // With its causes: which of a server's errors it was.
+        let causes = iter::successors(error.source(), |cause| (**cause).source());
+        let texts = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
         Self::Failed {
-            error: error.to_string(),
+            error: error_text(&texts).into(),
             retryable: error.is_retryable(),
             unknown: error.effect() == inbox_api::Effect::Unknown,
         }
