@@ -204,6 +204,7 @@ mod schema;
 mod server;
 mod server_errors;
 mod settle;
+mod settle_one;
 mod spare;
 mod statement;
 mod statements;

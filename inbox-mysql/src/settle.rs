@@ -20,8 +20,8 @@ use crate::{
     error::{failed, is_lock_timeout, may_lack_schema},
     list_variables::{add_for_seqs, most_names, set_pairs},
     multi_statement::{Access, Answers, Script, Sets},
-    procedures::Arguments,
     rows::{LeasedRow, pair},
+    settle_one,
     statement::{Secrecy, Statement, hex},
     transaction_step::Step,
 };
@@ -39,7 +39,9 @@ pub(crate) async fn settle(
     let context = connection.context;
     let settling = Settling::new(context, settlements);
     let applied = match settling.endings.as_slice() {
-        [ending] if is_simple(context, ending) => settle_one(connection, ending).await?,
+        [ending] if settle_one::is_simple(context, ending) => {
+            settle_one::settle(connection, ending).await?
+        }
         endings => settle_all(connection, endings).await?,
     };
     let unclear = settling.unclear(&applied);
@@ -60,57 +62,6 @@ pub(crate) async fn settle(
     Ok(settling.answers(settlements, &applied, &newest))
 }
 
-/// Whether an ending takes no more than `settle_one.sql` does.
-fn is_simple(context: &Context, ending: &Ending<'_>) -> bool {
-    let processed = matches!(ending.outcome, Outcome::Processed { .. });
-    processed && !ending.row.ordered && !context.options.drop_processed_payloads
-}
-
-/// What `settle_one.sql` is filled with, but for the time.
-fn values_of_one(ending: &Ending<'_>, secrecy: Secrecy) -> Arguments {
-    let result = match ending.outcome {
-        Outcome::Processed {
-            result: Some(result),
-        } => Statement::of_secret(result, secrecy),
-        _ => Statement::new("NULL"),
-    };
-    vec![
-        ("seq", Statement::of_number(ending.row.seq)),
-        ("token", Statement::of_number(ending.row.token)),
-        ("result", result),
-    ]
-}
-
-/// One lease, in fewer and narrower steps.
-async fn settle_one(connection: Connection<'_>, ending: &Ending<'_>) -> Result<Applied> {
-    let context = connection.context;
-    let mut arguments = values_of_one(ending, connection.secrecy());
-    let offset = context.options.clock.micros();
-    arguments.push(("offset", Statement::of_number(offset)));
-    let called = connection.call(&context.sql.settle_procedure, &arguments);
-    let (answers, at) = match called.await? {
-        Some(answers) => (answers, 0),
-        None => {
-            let mut values = arguments;
-            values.push(("time", Statement::new(context.now())));
-            let mut script = connection.script_without_time();
-            let file = &context.sql.settle_one;
-            let at = script.fill(file, &values) + file.len() - 1;
-            (connection.run(Access::Write, script).await?, at)
-        }
-    };
-    applied_one(ending, &answers, at)
-}
-
-/// `at` is where it says whether the lease stood, as 1.
-fn applied_one(ending: &Ending<'_>, answers: &Answers, at: usize) -> Result<Applied> {
-    let mut applied = Applied::default();
-    if answers.number(at).map_err(failed)? == 1 {
-        applied.leases.insert(ending.row.seq_and_token());
-    }
-    Ok(applied)
-}
-
 /// The last script of a step that settles these leases, at least one, in a caller's transaction.
 pub(crate) async fn settle_in(
     step: Step<'_>,
@@ -118,24 +69,15 @@ pub(crate) async fn settle_in(
     secrecy: Secrecy,
 ) -> Result<Applied> {
     let context = step.context();
-    let mut script = step.script();
-    match endings {
-        [ending] if is_simple(context, ending) => {
-            let mut values = values_of_one(ending, secrecy);
-            values.push(("time", Statement::new(context.now())));
-            // Its answer also counts what was settled before, and committed with another's writes.
-            let statements = context.sql.settle_one.split_last();
-            script.fill(statements.map_or(&[], |(_, rest)| rest), &values);
-            let at = script.changed();
-            let answers = step.end(script).await?;
-            applied_one(ending, &answers, at)
-        }
-        _ => {
-            let places = add_settle(context, &mut script, endings, secrecy, Detail::Each);
-            let answers = step.end(script).await?;
-            read_applied(&answers, &places, endings).map_err(failed)
-        }
+    if let [ending] = endings
+        && settle_one::is_simple(context, ending)
+    {
+        return settle_one::settle_in(step, ending, secrecy).await;
     }
+    let mut script = step.script();
+    let places = add_settle(context, &mut script, endings, secrecy, Detail::Each);
+    let answers = step.end(script).await?;
+    read_applied(&answers, &places, endings).map_err(failed)
 }
 
 /// Settles these leases. A row that another transaction holds for longer than a moment must not
@@ -271,7 +213,7 @@ pub(crate) struct Settling<'a> {
 /// What was settled.
 #[derive(Default)]
 pub(crate) struct Applied {
-    leases: HashSet<(i64, i64)>,
+    pub(crate) leases: HashSet<(i64, i64)>,
     /// Whether a message may have become claimable.
     pub(crate) wake: bool,
 }

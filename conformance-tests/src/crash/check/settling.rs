@@ -158,16 +158,12 @@ fn has_cause(story: &Story, state: State) -> bool {
     let replays = story
         .interventions
         .iter()
-        .filter(|one| one.change == Change::Replay);
-    let replayed = replays
-        .filter(|one| one.made().is_some())
-        .map(|one| one.start)
-        .max();
+        .filter(|one| one.change == Change::Replay && one.made().is_some());
+    let replayed = replays.map(|one| one.start).max().unwrap_or(0);
     story.settles.iter().any(|settle| {
-        let is_taken_back = || replayed > settle.done();
         settle.may_be_done()
             && state_after(settle.ending) == Some(state)
-            && (settle.done().is_none() || !is_taken_back())
+            && settle.done().is_none_or(|done| done >= replayed)
     })
 }
 

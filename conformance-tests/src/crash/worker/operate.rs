@@ -2,9 +2,7 @@
 
 use std::{io, time::Duration};
 
-use inbox_api::{
-    Filter, HandlerName, Key, Operate as _, Page, Result as StoreResult, Slice, State,
-};
+use inbox_api::{Filter, Key, Operate as _, Page, Result as StoreResult, Slice, State};
 
 use super::{Worker, handlers, pause_after};
 use crate::{
@@ -40,7 +38,7 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
                 0 => Change::Discard,
                 _ => Change::Replay,
             };
-            if let Err(error) = make(worker, &key, change).await? {
+            if let Err(error) = change_one(worker, &key, change).await? {
                 pause_after(&error).await;
             }
         }
@@ -67,13 +65,13 @@ async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>
 }
 
 /// Changes the message if it is dead. By a filter, which says so: meanwhile it may be replayed, and at work.
-async fn make(worker: &Worker, key: &Key, change: Change) -> io::Result<StoreResult<u64>> {
+async fn change_one(worker: &Worker, key: &Key, change: Change) -> io::Result<StoreResult<u64>> {
     let asked = Asked::Change {
         key: key.clone(),
         change,
     };
     let points = [Point::DuringChange, Point::AfterChange];
-    let changing = of_one(worker, key, change);
+    let changing = ask_to_change(worker, key, change);
     worker
         .call(asked, points, changing, |changed| {
             Answered::Changed(*changed)
@@ -81,13 +79,14 @@ async fn make(worker: &Worker, key: &Key, change: Change) -> io::Result<StoreRes
         .await
 }
 
-async fn of_one(worker: &Worker, key: &Key, change: Change) -> StoreResult<u64> {
+async fn ask_to_change(worker: &Worker, key: &Key, change: Change) -> StoreResult<u64> {
     let dead = Filter {
         states: vec![State::Dead],
-        handler: Some(HandlerName::clone(&key.handler)),
+        handler: Some(key.handler.clone()),
         ids: vec![key.id.clone()],
         ..Filter::default()
     };
+    // More than one, so that a filter that lets others through shows.
     let slice = Slice {
         after: None,
         limit: 10,

@@ -1,0 +1,285 @@
+//! Histories by hand.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::SystemTime,
+};
+
+use inbox_api::{
+    Attempts, Cursor, Fingerprint, HandlerName, Headers, Key, Kind, MessageId, OrderingKey, Record,
+    State,
+};
+
+use super::super::{Evidence, Findings, Rule, check};
+use crate::crash::history::{
+    Answered, Asked, Call, Change, Ended,
+    Ending::{self, Dead, Processed},
+    Granted, Held, History,
+    Kept::{self, Done},
+    Received::{self, Accepted},
+    Sent,
+};
+
+/// The length of every lease, in milliseconds.
+pub(super) const LEASE: u64 = 500;
+
+/// A run, as text. Times are in milliseconds; an end of 0 means that there was
+/// none.
+#[derive(Default)]
+pub(super) struct Run {
+    pub(super) history: History,
+    pub(super) listing: Vec<Record>,
+    pub(super) effects: Option<HashMap<String, u64>>,
+    pub(super) ordering_key: Option<OrderingKey>,
+}
+
+pub(super) fn handler() -> HandlerName {
+    HandlerName::new("h").unwrap()
+}
+
+pub(super) fn key(id: &str) -> Key {
+    Key::new(handler(), MessageId::new(id).unwrap())
+}
+
+pub(super) fn held(id: &str, token: i64) -> Held {
+    Held {
+        key: key(id),
+        token,
+    }
+}
+
+impl Run {
+    /// All messages share an ordering key.
+    pub(super) fn ordered() -> Self {
+        Self {
+            ordering_key: Some(OrderingKey::new("o").unwrap()),
+            ..Self::default()
+        }
+    }
+
+    pub(super) fn call(
+        mut self,
+        start: u64,
+        end: u64,
+        asked: Asked,
+        answered: Option<Answered>,
+    ) -> Self {
+        self.history.calls.push(Call {
+            worker: 1,
+            pid: 4711,
+            start: start * 1000,
+            end: (end > 0).then_some(end * 1000),
+            asked,
+            answered: answered.filter(|_| end > 0),
+        });
+        self
+    }
+
+    pub(super) fn receive_all(
+        self,
+        start: u64,
+        end: u64,
+        ids: &[&str],
+        answers: &[Received],
+    ) -> Self {
+        let asked = Asked::Receive {
+            messages: ids
+                .iter()
+                .map(|id| Sent {
+                    key: key(id),
+                    ordering_key: self.ordering_key.clone(),
+                })
+                .collect(),
+            transaction: false,
+        };
+        self.call(
+            start,
+            end,
+            asked,
+            Some(Answered::Receipts(answers.to_vec())),
+        )
+    }
+
+    pub(super) fn receive(self, start: u64, end: u64, id: &str, answer: Received) -> Self {
+        self.receive_all(start, end, &[id], &[answer])
+    }
+
+    pub(super) fn asked_to_claim() -> Asked {
+        Asked::Claim {
+            handlers: vec![handler()],
+            limit: 10,
+            length: LEASE * 1000,
+        }
+    }
+
+    /// A claim whose message reports `started` and `finished` attempts.
+    pub(super) fn claim(
+        self,
+        start: u64,
+        end: u64,
+        id: &str,
+        token: i64,
+        attempts: (u32, u32),
+    ) -> Self {
+        let granted = Granted {
+            held: held(id, token),
+            ordering_key: self.ordering_key.clone(),
+            started: attempts.0,
+            finished: attempts.1,
+        };
+        let answer = Answered::Claims {
+            granted: vec![granted],
+            corrupt: 0,
+        };
+        self.call(start, end, Self::asked_to_claim(), Some(answer))
+    }
+
+    pub(super) fn unknown_claim(self, start: u64) -> Self {
+        self.call(start, 0, Self::asked_to_claim(), None)
+    }
+
+    pub(super) fn settle_as(
+        self,
+        (start, end): (u64, u64),
+        (id, token): (&str, i64),
+        ending: Ending,
+        answer: Answered,
+    ) -> Self {
+        let asked = Asked::Settle {
+            endings: vec![Ended {
+                held: held(id, token),
+                ending,
+            }],
+            transaction: false,
+        };
+        self.call(start, end, asked, Some(answer))
+    }
+
+    pub(super) fn settle(
+        self,
+        times: (u64, u64),
+        lease: (&str, i64),
+        ending: Ending,
+        answer: Kept,
+    ) -> Self {
+        self.settle_as(times, lease, ending, Answered::Settled(vec![answer]))
+    }
+
+    pub(super) fn extend(
+        self,
+        start: u64,
+        end: u64,
+        (id, token): (&str, i64),
+        length: u64,
+    ) -> Self {
+        let asked = Asked::Extend {
+            leases: vec![held(id, token)],
+            length: length * 1000,
+        };
+        self.call(start, end, asked, Some(Answered::Extended(vec![Done])))
+    }
+
+    /// An operator's change, which changed so many; with an end of 0 nobody knows.
+    pub(super) fn change(
+        self,
+        (start, end): (u64, u64),
+        id: &str,
+        change: Change,
+        changed: u64,
+    ) -> Self {
+        let key = key(id);
+        let asked = Asked::Change { key, change };
+        self.call(start, end, asked, Some(Answered::Changed(changed)))
+    }
+
+    /// Accepted, claimed with token 1, and settled as dead.
+    pub(super) fn dead(self, id: &str) -> Self {
+        self.receive(0, 1, id, Accepted)
+            .claim(2, 3, id, 1, (1, 0))
+            .settle((4, 5), (id, 1), Dead, Done)
+    }
+
+    /// Accepted, claimed with token 1, and settled as processed.
+    pub(super) fn whole(self, from: u64, id: &str) -> Self {
+        self.receive(from, from + 1, id, Accepted)
+            .claim(from + 2, from + 3, id, 1, (1, 0))
+            .settle((from + 4, from + 5), (id, 1), Processed, Done)
+    }
+
+    pub(super) fn listed(mut self, id: &str, state: State, started: u32, finished: u32) -> Self {
+        let place = self.listing.len() as i64 + 1;
+        self.listing.push(Record {
+            key: key(id),
+            kind: Kind::new("k").unwrap(),
+            content_type: None,
+            headers: Headers::new(),
+            ordering_key: self.ordering_key.clone(),
+            payload: None,
+            payload_bytes: Some(0),
+            fingerprint: Fingerprint::new(0),
+            state,
+            attempts: Attempts { started, finished },
+            replays: 0,
+            accepted_at: SystemTime::UNIX_EPOCH,
+            due_at: SystemTime::UNIX_EPOCH,
+            lease_until: None,
+            leased_at: None,
+            worker: None,
+            finished_at: None,
+            last_error: None,
+            history: Vec::new(),
+            interventions: Vec::new(),
+            blocks_ordering_key: false,
+            result: None,
+            cursor: Cursor::from(place),
+        });
+        self
+    }
+
+    pub(super) fn effects(mut self, effects: &[(&str, u64)]) -> Self {
+        let effects = effects.iter().map(|(note, n)| ((*note).to_owned(), *n));
+        self.effects = Some(effects.collect());
+        self
+    }
+
+    pub(super) fn findings(&self) -> Findings {
+        check(&Evidence {
+            history: &self.history,
+            listing: &self.listing,
+            effects: self.effects.as_ref(),
+        })
+    }
+
+    #[track_caller]
+    pub(super) fn keeps_all(self) {
+        let findings = self.findings();
+        assert!(findings.violations.is_empty(), "{}", findings.violations[0]);
+    }
+
+    /// This rule, and no other, is broken.
+    #[track_caller]
+    pub(super) fn breaks(self, rule: Rule) {
+        self.breaks_all(&[rule]);
+    }
+
+    /// These rules, and no others, are broken.
+    #[track_caller]
+    pub(super) fn breaks_all(self, rules: &[Rule]) {
+        let findings = self.findings();
+        let broken: BTreeSet<&str> = findings
+            .violations
+            .iter()
+            .map(|violation| violation.rule.as_str())
+            .collect();
+        assert_eq!(broken, rules.iter().map(|rule| rule.as_str()).collect());
+        assert!(rules.iter().all(|rule| findings.occasions[rule] > 0));
+    }
+}
+
+pub(super) fn failed(retryable: bool) -> Answered {
+    Answered::Failed {
+        error: "store unavailable (settle): gone".into(),
+        retryable,
+        unknown: true,
+    }
+}
