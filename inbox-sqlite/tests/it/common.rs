@@ -6,7 +6,7 @@ pub use conformance_tests::samples::{
 };
 use std::path::PathBuf;
 
-use inbox_api::{Clock, Operate, Schema, State};
+use inbox_api::{Clock, Operate, Schema, State, Store};
 use inbox_sqlite::{SqliteOptions, SqliteStore, Synchronous};
 use sqlx::{Connection, Executor, SqliteConnection, sqlite::SqliteConnectOptions};
 use tempfile::TempDir;
@@ -56,6 +56,8 @@ pub async fn test_inbox() -> TestInbox {
 
 pub async fn test_inbox_with(change: impl Fn(SqliteOptions) -> SqliteOptions) -> TestInbox {
     let mut inbox = test_inbox().await;
+    // The connections of a store that is only dropped end some time later.
+    inbox.store.close().await;
     inbox.store = SqliteStore::connect(change(inbox.options())).await.unwrap();
     inbox
 }
