@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, sync::Arc};
 
-use serde::{Deserialize, Serialize};
+use serde::{
+    Deserialize, Deserializer, Serialize, Serializer,
+    de::{MapAccess, Visitor},
+};
 
 use crate::Invalid;
 
@@ -24,12 +27,11 @@ pub const TIME_TO_LIVE: &str = "time-to-live";
 /// Name–value pairs, ordered by name, each name once. Values come back byte-identical.
 ///
 /// Cloning is cheap (a reference count). `Debug` shows the names only: values may be personal.
-#[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(
-    try_from = "BTreeMap<String, String>",
-    into = "BTreeMap<String, String>"
-)]
-pub struct Headers(Arc<BTreeMap<String, String>>);
+#[derive(Clone, Default, PartialEq, Eq)]
+pub struct Headers(Arc<Pairs>);
+
+/// Ordered by name, each name once: there are few, and a map would take ten times their memory.
+type Pairs = Vec<(String, String)>;
 
 impl Headers {
     /// The longest name, in bytes.
@@ -56,23 +58,36 @@ impl Headers {
     ) -> Result<(), Invalid> {
         let (name, value) = (name.into(), value.into());
         check_pair(&name, &value)?;
-        let replaced = self.0.get(&name).map_or(0, |old| name.len() + old.len());
-        check_total(self.total_bytes() - replaced + name.len() + value.len())?;
-        Arc::make_mut(&mut self.0).insert(name, value);
+        let added = name.len() + value.len();
+        match self.find(&name) {
+            Ok(place) => {
+                let replaced = self.0.get(place).map_or(0, bytes);
+                check_total(self.total_bytes() - replaced + added)?;
+                if let Some((_, old)) = Arc::make_mut(&mut self.0).get_mut(place) {
+                    *old = value;
+                }
+            }
+            Err(place) => {
+                check_total(self.total_bytes() + added)?;
+                Arc::make_mut(&mut self.0).insert(place, (name, value));
+            }
+        }
         Ok(())
     }
 
     /// Removes `name`, and returns the value that it had.
     pub fn remove(&mut self, name: &str) -> Option<String> {
         // Nothing is copied of headers that are shared unless there is something to remove.
-        self.get(name)?;
-        Arc::make_mut(&mut self.0).remove(name)
+        let place = self.find(name).ok()?;
+        let (_, value) = Arc::make_mut(&mut self.0).remove(place);
+        Some(value)
     }
 
     /// The value of `name`, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        self.0.get(name).map(String::as_str)
+        let (_, value) = self.0.get(self.find(name).ok()?)?;
+        Some(value)
     }
 
     /// All pairs, ordered by name.
@@ -96,8 +111,8 @@ impl Headers {
     /// tools; [`Self::from_json`] reads it back unchanged.
     #[must_use]
     pub fn to_json(&self) -> String {
-        // A map of strings always serialises; the fallback only spares a panic path.
-        serde_json::to_string(&*self.0).unwrap_or_else(|_| "{}".into())
+        // An object of texts always serialises; the fallback only spares a panic path.
+        serde_json::to_string(self).unwrap_or_else(|_| "{}".into())
     }
 
     /// Reads what [`Self::to_json`] wrote.
@@ -109,18 +124,42 @@ impl Headers {
         if json == "{}" {
             return Ok(Self::default());
         }
-        let map: BTreeMap<String, String> = serde_json::from_str(json).map_err(|e| {
+        let pairs: Unchecked = serde_json::from_str(json).map_err(|e| {
             format!(
                 "headers are not a JSON object of texts (column {})",
                 e.column()
             )
         })?;
-        Self::try_from(map).map_err(|e| e.to_string())
+        Self::checked(pairs.0).map_err(|e| e.to_string())
+    }
+
+    /// Of several of one name the last counts.
+    fn checked(mut pairs: Pairs) -> Result<Self, Invalid> {
+        for (name, value) in &pairs {
+            check_pair(name, value)?;
+        }
+        if !pairs.is_sorted_by(|(one, _), (next, _)| one < next) {
+            pairs.reverse();
+            pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
+            pairs.dedup_by(|(later, _), (kept, _)| later == kept);
+        }
+        check_total(pairs.iter().map(bytes).sum())?;
+        Ok(Self(Arc::new(pairs)))
+    }
+
+    /// Where `name` is, or belongs.
+    fn find(&self, name: &str) -> Result<usize, usize> {
+        self.0
+            .binary_search_by(|(other, _)| other.as_str().cmp(name))
     }
 
     fn total_bytes(&self) -> usize {
-        self.0.iter().map(|(k, v)| k.len() + v.len()).sum()
+        self.0.iter().map(bytes).sum()
     }
+}
+
+fn bytes((name, value): &(String, String)) -> usize {
+    name.len() + value.len()
 }
 
 fn check_pair(name: &str, value: &str) -> Result<(), Invalid> {
@@ -161,24 +200,61 @@ impl TryFrom<BTreeMap<String, String>> for Headers {
     type Error = Invalid;
 
     fn try_from(map: BTreeMap<String, String>) -> Result<Self, Invalid> {
-        for (name, value) in &map {
-            check_pair(name, value)?;
-        }
-        let headers = Self(Arc::new(map));
-        check_total(headers.total_bytes())?;
-        Ok(headers)
+        Self::checked(map.into_iter().collect())
     }
 }
 
 impl From<Headers> for BTreeMap<String, String> {
     fn from(headers: Headers) -> Self {
-        Arc::unwrap_or_clone(headers.0)
+        Arc::unwrap_or_clone(headers.0).into_iter().collect()
+    }
+}
+
+/// As an object.
+impl Serialize for Headers {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_map(self.iter())
+    }
+}
+
+impl<'de> Deserialize<'de> for Headers {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let pairs = Unchecked::deserialize(deserializer)?;
+        Self::checked(pairs.0).map_err(serde::de::Error::custom)
+    }
+}
+
+/// The pairs of an object, in its order.
+struct Unchecked(Pairs);
+
+impl<'de> Deserialize<'de> for Unchecked {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Object;
+
+        impl<'de> Visitor<'de> for Object {
+            type Value = Unchecked;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object of texts")
+            }
+
+            fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Unchecked, M::Error> {
+                let mut pairs = Pairs::new();
+                while let Some(pair) = map.next_entry()? {
+                    pairs.push(pair);
+                }
+                Ok(Unchecked(pairs))
+            }
+        }
+
+        deserializer.deserialize_map(Object)
     }
 }
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_set().entries(self.0.keys()).finish()
+        let names = self.0.iter().map(|(name, _)| name);
+        f.debug_set().entries(names).finish()
     }
 }
 
@@ -192,6 +268,21 @@ mod tests {
         headers.insert("a", "quote \" slash \\ line\nend").unwrap();
         headers.insert("ü", "\u{1f980}\t").unwrap();
         assert_eq!(Headers::from_json(&headers.to_json()), Ok(headers));
+    }
+
+    #[test]
+    fn of_several_of_one_name_the_last_counts_in_whatever_order() {
+        let read = Headers::from_json(r#"{"b":"1","a":"2","b":"3","c":"4","a":"5"}"#).unwrap();
+        let pairs: Vec<_> = read.iter().collect();
+        assert_eq!(pairs, [("a", "5"), ("b", "3"), ("c", "4")]);
+        let mut inserted = Headers::new();
+        for (name, value) in [("c", "4"), ("a", "2"), ("b", "3"), ("a", "5")] {
+            inserted.insert(name, value).unwrap();
+        }
+        assert_eq!(inserted, read);
+        let map: BTreeMap<String, String> = read.clone().into();
+        assert_eq!(Headers::try_from(map), Ok(read.clone()));
+        assert_eq!(read.to_json(), r#"{"a":"5","b":"3","c":"4"}"#);
     }
 
     #[test]
