@@ -1,6 +1,6 @@
 //! Which parts of a delivery are the message's id, kind and ordering key.
 
-use std::{fmt, sync::Arc};
+use std::{borrow::Cow, fmt, sync::Arc};
 
 use inbox_api::{
     ContentType, HandlerName, Invalid, Kind, Message, MessageId, OrderingKey, headers,
@@ -175,7 +175,11 @@ impl Mapping {
             event: event.as_ref(),
         };
         let id = look.id(self.id.as_deref())?;
-        let id = MessageId::new(fit(format!("{}{id}", self.id_prefix), MessageId::MAX_BYTES))?;
+        let id = match self.id_prefix.as_str() {
+            "" => id,
+            prefix => Cow::Owned(format!("{prefix}{id}")),
+        };
+        let id = MessageId::new(fit(id, MessageId::MAX_BYTES))?;
         let kind = look.text(&self.kind, Target::Kind)?;
         let kind = kind.ok_or_else(|| Rejection::new("it has no kind where one is looked for"))?;
         let kind = Kind::new(fit(kind, Kind::MAX_BYTES))?;
@@ -220,16 +224,16 @@ struct Look<'a> {
     event: Option<&'a CloudEvent>,
 }
 
-impl Look<'_> {
-    fn id(&self, places: Option<&[IdFrom]>) -> Result<String, Rejection> {
+impl<'a> Look<'a> {
+    fn id(&self, places: Option<&[IdFrom]>) -> Result<Cow<'a, str>, Rejection> {
         const USUAL: [IdFrom; 3] = [IdFrom::CloudEvent, IdFrom::Property, IdFrom::Position];
         for place in places.unwrap_or(&USUAL) {
             let found = match place {
-                IdFrom::CloudEvent => self.event.map(CloudEvent::unique_id),
-                IdFrom::Property => self.envelope.id.clone(),
-                IdFrom::Header(name) => self.envelope.header(name).map(String::from),
-                IdFrom::Field(name) => self.field(name)?,
-                IdFrom::Position => self.envelope.position.clone(),
+                IdFrom::CloudEvent => self.event.map(CloudEvent::unique_id).map(Cow::from),
+                IdFrom::Property => self.envelope.id.as_deref().map(Cow::from),
+                IdFrom::Header(name) => self.envelope.header(name).map(Cow::from),
+                IdFrom::Field(name) => self.field(name)?.map(Cow::from),
+                IdFrom::Position => self.envelope.position.as_deref().map(Cow::from),
             };
             if let Some(id) = found.filter(|id| !id.is_empty()) {
                 return Ok(id);
@@ -238,20 +242,26 @@ impl Look<'_> {
         Err(Rejection::new("it has no id where one is looked for"))
     }
 
-    fn text(&self, places: &[TextFrom], target: Target) -> Result<Option<String>, Rejection> {
+    fn text(
+        &self,
+        places: &'a [TextFrom],
+        target: Target,
+    ) -> Result<Option<Cow<'a, str>>, Rejection> {
         for place in places {
-            let found = match (place, target) {
+            let found: Option<Cow<'a, str>> = match (place, target) {
                 (TextFrom::CloudEvent, Target::Kind) => self.event.map(|event| event.kind().into()),
                 (TextFrom::CloudEvent, Target::OrderingKey) => self
                     .event
                     .and_then(|event| event.attribute("partitionkey"))
-                    .map(String::from),
-                (TextFrom::Property, Target::Kind) => self.envelope.kind.clone(),
-                (TextFrom::Property, Target::OrderingKey) => self.envelope.key.clone(),
-                (TextFrom::Header(name), _) => self.envelope.header(name).map(String::from),
-                (TextFrom::Field(name), _) => self.field(name)?,
-                (TextFrom::Address, _) => Some(self.envelope.address.clone()),
-                (TextFrom::Fixed(text), _) => Some(text.clone()),
+                    .map(Cow::from),
+                (TextFrom::Property, Target::Kind) => self.envelope.kind.as_deref().map(Cow::from),
+                (TextFrom::Property, Target::OrderingKey) => {
+                    self.envelope.key.as_deref().map(Cow::from)
+                }
+                (TextFrom::Header(name), _) => self.envelope.header(name).map(Cow::from),
+                (TextFrom::Field(name), _) => self.field(name)?.map(Cow::from),
+                (TextFrom::Address, _) => Some(self.envelope.address.as_str().into()),
+                (TextFrom::Fixed(text), _) => Some(text.as_str().into()),
             };
             if let Some(text) = found.filter(|text| !text.is_empty()) {
                 return Ok(Some(text));
@@ -294,9 +304,11 @@ fn content_type(envelope: &Envelope) -> Option<&str> {
 
 /// The attribute's name, of a header that is one.
 fn attribute(header: &str) -> Option<String> {
-    let name = header.to_ascii_lowercase();
-    let mut prefixes = EVENT_PREFIXES.iter();
-    prefixes.find_map(|prefix| name.strip_prefix(prefix).map(String::from))
+    EVENT_PREFIXES.iter().find_map(|prefix| {
+        let (start, name) = header.split_at_checked(prefix.len())?;
+        let is_attribute = start.eq_ignore_ascii_case(prefix);
+        is_attribute.then(|| name.to_ascii_lowercase())
+    })
 }
 
 fn add_event(message: Message, event: &CloudEvent) -> Result<Message, Rejection> {
@@ -353,11 +365,11 @@ fn add_headers(
 }
 
 /// The text, or its digest if it breaks the rule of names.
-fn fit(text: String, limit: usize) -> String {
+fn fit(text: Cow<'_, str>, limit: usize) -> Cow<'_, str> {
     if text.len() <= limit && !text.chars().any(char::is_control) {
         return text;
     }
     let digest = Sha256::digest(text.as_bytes());
     let hex: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
-    format!("sha256:{hex}")
+    format!("sha256:{hex}").into()
 }

@@ -45,9 +45,10 @@ pub(super) struct Batch<D> {
 }
 
 impl<D: Delivery> Batch<D> {
-    pub(super) fn new() -> Self {
+    /// An empty one, with room for so many deliveries.
+    pub(super) fn with_capacity(deliveries: usize) -> Self {
         Self {
-            taken: Vec::new(),
+            taken: Vec::with_capacity(deliveries),
             bytes: 0,
             is_ordered: false,
         }

@@ -57,7 +57,7 @@ async fn take<S: Source>(
     let summary = Mutex::new(Summary::default());
     let mut puller = Puller::new(source, &receiver.vitals);
     let mut supply = Supply::Open;
-    let mut gathered = Batch::new();
+    let mut gathered = Batch::with_capacity(0);
     let copies = receiver.fan_out.len().max(1);
     // A batch passes through these: it is stored, waits for those that came before it, and is finished.
     let mut storing = FuturesOrdered::new();
@@ -157,7 +157,7 @@ async fn take<S: Source>(
             _ => false,
         };
         if is_next && !is_last && !gathered.is_empty() {
-            let batch = std::mem::replace(&mut gathered, Batch::new());
+            let batch = std::mem::replace(&mut gathered, Batch::with_capacity(size.deliveries));
             held.deliveries += size.deliveries;
             held.bytes += size.bytes;
             ordered_storing += usize::from(batch.is_ordered());
