@@ -17,6 +17,15 @@ impl Arguments {
         Self::default()
     }
 
+    /// With room for so many bytes, so that what is large is not moved while it grows.
+    pub(crate) fn with_capacity(bytes: usize) -> Self {
+        use sqlx::Arguments as _;
+
+        let mut arguments = Self::default();
+        arguments.list.reserve(0, bytes);
+        arguments
+    }
+
     /// Those of a statement whose first two are a message's key.
     pub(crate) fn of_key(key: &Key) -> Self {
         Self::new().with(key.handler.as_str()).with(key.id.as_str())

@@ -202,7 +202,7 @@ fn arguments(
     sorted.sort_unstable_by_key(|(_, message)| message.key());
     let each = || sorted.iter().map(|(_, message)| *message);
 
-    let arguments = Arguments::new()
+    let arguments = Arguments::with_capacity(each().map(bytes_of).sum())
         .with(each().map(|m| m.handler().as_str()).collect::<Vec<_>>())
         .with(each().map(|m| m.id().as_str()).collect::<Vec<_>>())
         .with(each().map(|m| m.kind().as_str()).collect::<Vec<_>>())

@@ -24,10 +24,11 @@ CREATE TABLE {inbox}_key (
     id text COLLATE "C" NOT NULL,
     seq bigint NOT NULL,
     fingerprint bigint NOT NULL,
-    PRIMARY KEY (handler, id)
+    PRIMARY KEY (id, handler)
 );
 -- {else}
-CREATE UNIQUE INDEX {prefix}_key ON {inbox}_message (handler, id);
+-- By id first, which tells most keys apart: a comparison of handlers finds them equal.
+CREATE UNIQUE INDEX {prefix}_key ON {inbox}_message (id, handler);
 -- {end}
 
 -- Numbers for messages in order of acceptance: each batch takes blocks of a thousand.

@@ -150,7 +150,7 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
         ("DROP INDEX {schema}.inbox_head", "inbox_head"),
         (
             "DROP INDEX {schema}.inbox_key;
-             CREATE INDEX inbox_key ON {schema}.inbox_message (handler, id)",
+             CREATE INDEX inbox_key ON {schema}.inbox_message (id, handler)",
             "inbox_key",
         ),
         (
