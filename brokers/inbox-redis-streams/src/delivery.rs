@@ -67,7 +67,7 @@ impl Delivery for RedisStreamsDelivery {
         let deadline = Instant::now() + PATIENCE;
         let link = &self.shared.link;
         link.run::<Value>("rejecting", &commands, deadline).await?;
-        self.shared.held.remove(&self.id);
+        self.shared.held.remove([self.id.as_str()]);
         Ok(())
     }
 
@@ -88,7 +88,7 @@ impl Delivery for RedisStreamsDelivery {
                 .run::<Value>("acknowledging", &commands, deadline)
                 .await
             {
-                Ok(_) => part.iter().for_each(|one| shared.held.remove(&one.id)),
+                Ok(_) => shared.held.remove(part.iter().map(|one| one.id.as_str())),
                 Err(error) => {
                     let others = part[1..].iter();
                     failures.extend(others.map(|_| transient("acknowledging", &error)));

@@ -74,7 +74,11 @@ fn bytes(value: Value) -> Option<Bytes> {
 }
 
 fn text(value: Value) -> Option<String> {
-    String::from_utf8(bytes(value)?.to_vec()).ok()
+    match value {
+        Value::BulkString(bytes) => String::from_utf8(bytes).ok(),
+        Value::SimpleString(text) => Some(text),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -29,9 +29,12 @@ impl Held {
         self.lock().ids.insert(id.to_owned())
     }
 
-    /// It was answered.
-    pub(crate) fn remove(&self, id: &str) {
-        self.lock().ids.remove(id);
+    /// They were answered.
+    pub(crate) fn remove<'a>(&self, ids: impl IntoIterator<Item = &'a str>) {
+        let mut inner = self.lock();
+        for id in ids {
+            inner.ids.remove(id);
+        }
         self.freed.notify_one();
     }
 
