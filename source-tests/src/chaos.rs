@@ -26,7 +26,7 @@
 
 use std::{collections::BTreeMap, io::Write as _, sync::Arc, time::Duration};
 
-use inbox::{CancellationToken, Filter, Inbox, Page, receiver::Receiver};
+use inbox::{CancellationToken, Filter, Inbox, Page, State, receiver::Receiver};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -263,9 +263,10 @@ impl Drop for AbortOnDrop {
     }
 }
 
+/// How many are stored: nobody works on them.
 async fn count(inbox: &dyn Inbox) -> Result<usize, Failure> {
-    let count = inbox.count(&Filter::default()).await?;
-    Ok(usize::try_from(count)?)
+    let statistics = inbox.statistics().await?;
+    Ok(usize::try_from(statistics.count(State::Pending))?)
 }
 
 /// In a consumer's process.

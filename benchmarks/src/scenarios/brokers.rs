@@ -23,6 +23,8 @@ use crate::{maker::Maker, target::Slot};
 
 /// How many times fewer messages are stored one by one.
 const SINGLE: u64 = 10;
+/// How long a broker has for what the sending leaves it to do, such as rewriting its log.
+const REST: Duration = Duration::from_secs(2);
 /// Messages that are sent at a time.
 const SENT_AT_ONCE: usize = 500;
 
@@ -133,6 +135,7 @@ async fn one<B: Broker>(
 ) -> Result<Duration> {
     broker.create(channel).await?;
     send(broker, channel, messages, bench.shape.payload).await?;
+    tokio::time::sleep(REST).await;
     let batch = bench.shape.batch;
     match consumer {
         Consumer::Inbox => {
