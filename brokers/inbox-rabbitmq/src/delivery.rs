@@ -41,7 +41,7 @@ impl Delivery for RabbitMqDelivery {
         match self.rejections {
             Rejections::DeadLetters => {
                 self.session.refuse(self.tag, false).await?;
-                self.session.held.remove(self.tag);
+                self.session.held.remove([self.tag]);
                 Ok(())
             }
             Rejections::Stop => {
@@ -76,7 +76,7 @@ async fn acknowledge_part(part: &[RabbitMqDelivery]) -> Vec<SourceError> {
     if let Some(last) = plan.up_to {
         let included = tags.iter().filter(|tag| **tag <= last);
         match session.acknowledge(last, true).await {
-            Ok(()) => included.for_each(|tag| session.held.remove(*tag)),
+            Ok(()) => session.held.remove(included.copied()),
             Err(error) => {
                 failures.extend(included.map(|_| transient("a run", &error)));
             }
@@ -84,7 +84,7 @@ async fn acknowledge_part(part: &[RabbitMqDelivery]) -> Vec<SourceError> {
     }
     for tag in plan.single {
         match session.acknowledge(tag, false).await {
-            Ok(()) => session.held.remove(tag),
+            Ok(()) => session.held.remove([tag]),
             Err(error) => failures.push(error),
         }
     }

@@ -33,9 +33,12 @@ impl Held {
         self.lock().insert(tag, false);
     }
 
-    /// It was answered.
-    pub(crate) fn remove(&self, tag: Tag) {
-        self.lock().remove(&tag);
+    /// They were answered.
+    pub(crate) fn remove(&self, tags: impl IntoIterator<Item = Tag>) {
+        let mut all = self.lock();
+        for tag in tags {
+            all.remove(&tag);
+        }
     }
 
     /// Nobody works on it any more; it is to be given back. One that was answered is not.
@@ -105,13 +108,13 @@ mod tests {
     #[test]
     fn what_was_answered_is_in_nobodys_way() {
         let held = held(1..=4);
-        held.remove(2);
+        held.remove([2]);
         assert_eq!(held.plan(&[1, 3]).up_to, Some(3));
         held.give_up(2);
         held.give_up(4);
         assert_eq!(held.dropped(), [4]);
         assert_eq!(held.plan(&[1, 3]).up_to, Some(3));
-        held.remove(3);
+        held.remove([3]);
         assert_eq!(held.plan(&[5]).single, [5]);
     }
 }

@@ -79,7 +79,7 @@ impl Session {
     }
     /// Whether answers still go to the channel that the delivery came from.
     pub(crate) fn check(&self) -> Outcome<()> {
-        if self.lost.is_set() || !self.is_connected() {
+        if self.is_lost() || !self.is_connected() {
             return Err(SourceError::transient(
                 "the delivery is of a former connection; it comes again",
             ));
@@ -93,6 +93,10 @@ impl Session {
 
     pub(crate) fn lose(&self) {
         self.lost.set();
+    }
+
+    pub(crate) fn is_lost(&self) -> bool {
+        self.lost.is_set()
     }
 
     pub(crate) async fn lost(&self) {
@@ -151,7 +155,7 @@ impl Session {
                 tracing::debug!("giving back failed: {error}");
                 return;
             }
-            self.held.remove(tag);
+            self.held.remove([tag]);
         }
     }
 

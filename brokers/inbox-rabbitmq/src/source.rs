@@ -125,11 +125,13 @@ impl Open {
         let Some(consumer) = &mut self.consumer else {
             return Err(SourceError::transient("receiving: not connected"));
         };
+        let lost = || SourceError::transient("receiving: the connection is lost");
+        if self.session.is_lost() {
+            return Err(lost());
+        }
+        // What is there already is taken without listening for anything else.
         tokio::select! {
             biased;
-            () = self.session.lost() => {
-                Err(SourceError::transient("receiving: the connection is lost"))
-            }
             came = consumer.next() => match came {
                 Some(Ok(delivery)) => Ok(delivery),
                 Some(Err(error)) => Err(transient("receiving", error)),
@@ -137,6 +139,7 @@ impl Open {
                     "receiving: the server cancelled the consumer; its queue has moved or is gone",
                 )),
             },
+            () = self.session.lost() => Err(lost()),
         }
     }
 }
@@ -152,8 +155,8 @@ impl Source for RabbitMqSource {
         let open = self.connect().await?;
         let came = tokio::select! {
             biased;
-            () = stopped.wait() => return Err(stop()),
             came = open.next() => came,
+            () = stopped.wait() => return Err(stop()),
         };
         let session = Arc::clone(&open.session);
         match came {

@@ -187,8 +187,8 @@ impl Source for RabbitMqStreamSource {
         self.connect().await?;
         let came = tokio::select! {
             biased;
-            () = rejecter.stopped.wait() => return Err(stop()),
             came = self.take() => came,
+            () = rejecter.stopped.wait() => return Err(stop()),
         };
         match came {
             Ok(delivery) => Ok(Some(delivery)),
