@@ -10,8 +10,9 @@ use std::{
 use inbox_rabbitmq::{Connection, QueueKind, RabbitMqOptions, RabbitMqPublisher};
 use inbox_source::{Envelope, Publisher as _};
 use lapin::{
-    Channel, ConnectionProperties,
+    Channel, ConnectionProperties, ErrorKind,
     options::{BasicGetOptions, QueueDeclareOptions},
+    protocol::{AMQPErrorKind, AMQPHardError},
     types::{AMQPValue, FieldTable},
 };
 use source_tests::Proxy;
@@ -82,6 +83,11 @@ pub(crate) struct Rabbit {
     /// Where it takes connections for streams.
     pub(crate) streams: String,
     publisher: RabbitMqPublisher,
+}
+
+fn is_internal(error: &lapin::Error) -> bool {
+    let internal = AMQPErrorKind::Hard(AMQPHardError::INTERNALERROR);
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == internal)
 }
 
 impl Rabbit {
@@ -202,13 +208,21 @@ impl Rabbit {
         Ok(())
     }
 
+    /// Again, while the server says that something went wrong within it: a busy one does that when it was just
+    /// started.
     pub(crate) async fn declare(&self, queue: &str, arguments: FieldTable) -> Outcome {
-        let (connection, channel) = self.channel().await?;
-        channel
-            .queue_declare(queue.into(), QueueDeclareOptions::durable(), arguments)
-            .await?;
-        connection.close(200, "".into()).await?;
-        Ok(())
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (connection, channel) = self.channel().await?;
+            let durable = QueueDeclareOptions::durable();
+            let declared = channel.queue_declare(queue.into(), durable, arguments.clone());
+            match declared.await {
+                Ok(_) => return Ok(connection.close(200, "".into()).await?),
+                Err(error) if is_internal(&error) && Instant::now() < deadline => {}
+                Err(error) => return Err(error.into()),
+            }
+            sleep(Duration::from_millis(500)).await;
+        }
     }
 
     pub(crate) async fn delete(&self, queue: &str) -> Outcome {
