@@ -17,7 +17,7 @@ impl Arguments {
         Self::default()
     }
 
-    /// With room for so many bytes, so that what is large is not moved while it grows.
+    /// With room for so many bytes, so that a large batch is not moved again and again while it grows.
     pub(crate) fn with_capacity(bytes: usize) -> Self {
         use sqlx::Arguments as _;
 

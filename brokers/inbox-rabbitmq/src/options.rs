@@ -105,8 +105,8 @@ pub enum Rejections {
     /// It is refused (`basic.nack` without `requeue`), and RabbitMQ sends it to the queue's dead-letter exchange.
     /// **A queue without one loses it**, and a client cannot see whether there is one.
     DeadLetters,
-    /// The source fails for good. The delivery and what comes after it come again when the source is started
-    /// again. Right where the receiver has `keep_rejected` or `stop_at_rejected`.
+    /// The source fails for good. The delivery and what comes after it, but for what the receiver has already, come
+    /// again when the source is started again. Right where the receiver has `keep_rejected` or `stop_at_rejected`.
     Stop,
 }
 
