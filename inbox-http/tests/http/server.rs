@@ -61,7 +61,9 @@ impl Answer {
 
 pub(crate) fn client() -> reqwest::Client {
     let _ = rustls::crypto::ring::default_provider().install_default();
-    reqwest::Client::new()
+    // A request that hangs fails its test, and not the whole run.
+    let builder = reqwest::Client::builder().timeout(Duration::from_secs(120));
+    builder.build().unwrap()
 }
 
 pub(crate) async fn send(

@@ -98,8 +98,16 @@ async fn a_retained_message_takes_less_than_250_bytes() {
     assert!(each < 250, "{each} bytes");
     let expired = PurgeRequest::new(State::Processed, Duration::ZERO, u32::MAX).unwrap();
     assert_eq!(store.purge(&expired).await.unwrap(), COUNT);
-    let left = used_memory(&mut raw).await.saturating_sub(before);
-    assert!(left < COUNT * 250 / 20, "{left} bytes after a purge");
+    // The server gives some of it back later, such as what it has still to write to its log.
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let left = used_memory(&mut raw).await.saturating_sub(before);
+        if left < COUNT * 250 / 20 {
+            break;
+        }
+        assert!(Instant::now() < deadline, "{left} bytes after a purge");
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
 }
 
 async fn used_memory(raw: &mut Raw) -> u64 {
