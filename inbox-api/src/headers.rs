@@ -58,19 +58,14 @@ impl Headers {
     ) -> Result<(), Invalid> {
         let (name, value) = (name.into(), value.into());
         check_pair(&name, &value)?;
-        let added = name.len() + value.len();
-        match self.find(&name) {
-            Ok(place) => {
-                let replaced = self.0.get(place).map_or(0, bytes);
-                check_total(self.total_bytes() - replaced + added)?;
-                if let Some((_, old)) = Arc::make_mut(&mut self.0).get_mut(place) {
-                    *old = value;
-                }
-            }
-            Err(place) => {
-                check_total(self.total_bytes() + added)?;
-                Arc::make_mut(&mut self.0).insert(place, (name, value));
-            }
+        let found = self.find(&name);
+        let replaced = found.ok().and_then(|place| self.0.get(place));
+        let replaced = replaced.map_or(0, bytes);
+        check_total(self.total_bytes() - replaced + name.len() + value.len())?;
+        let pairs = Arc::make_mut(&mut self.0);
+        match found {
+            Ok(place) => pairs[place].1 = value,
+            Err(place) => pairs.insert(place, (name, value)),
         }
         Ok(())
     }

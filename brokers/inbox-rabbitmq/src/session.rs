@@ -77,6 +77,7 @@ impl Session {
         };
         Ok((session, consumer))
     }
+
     /// Whether answers still go to the channel that the delivery came from.
     pub(crate) fn check(&self) -> Outcome<()> {
         if self.is_lost() || !self.is_connected() {

@@ -85,11 +85,6 @@ pub(crate) struct Rabbit {
     publisher: RabbitMqPublisher,
 }
 
-fn is_internal(error: &lapin::Error) -> bool {
-    let internal = AMQPErrorKind::Hard(AMQPHardError::INTERNALERROR);
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == internal)
-}
-
 impl Rabbit {
     /// One that may be harmed, and whose consumers go through a proxy, to be cut off.
     pub(crate) fn own(setup: Setup) -> Outcome<Option<Self>> {
@@ -339,4 +334,10 @@ pub(crate) fn dead(queue: &str) -> String {
 
 pub(crate) fn connection(address: &str) -> Outcome<Connection> {
     Ok(Connection::from_url(&format!("amqp://{address}"))?)
+}
+
+/// Whether something went wrong within the server, by its own account.
+fn is_internal(error: &lapin::Error) -> bool {
+    let internal = AMQPErrorKind::Hard(AMQPHardError::INTERNALERROR);
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == internal)
 }
