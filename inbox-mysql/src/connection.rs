@@ -193,7 +193,7 @@ impl<'a> Connection<'a> {
     }
 
     /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
-    pub(crate) async fn guard(&self) -> Result<ConnectionGuard> {
+    pub(crate) async fn guard(&self) -> Result<ConnectionGuard<'a>> {
         let pool = &self.inner.pool;
         if self.may_use_spare {
             pool.guard_or_spare(self.until).await
@@ -302,7 +302,11 @@ impl<'a> Connection<'a> {
             if sound { Ok(Err(error)) } else { Err(error) }
         };
         let outcome = self.in_time(effect, work).await?;
-        guard.give_back();
+        if outcome.is_ok() {
+            guard.release();
+        } else {
+            guard.give_back();
+        }
         outcome
     }
 }

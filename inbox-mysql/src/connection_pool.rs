@@ -11,6 +11,7 @@ use std::{
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
+use inbox_sqlx::{AtHand, Held, Limits, Spare};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, MySqlConnection, MySqlPool,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
@@ -18,7 +19,7 @@ use sqlx::{
 };
 use tokio::time::Instant;
 
-use crate::{error::before, spare::Spare};
+use crate::error::before;
 
 /// For how long a connection may have been idle to be used without a look at it.
 const TRUSTED: Duration = Duration::from_secs(1);
@@ -54,15 +55,23 @@ fn lock_wait(limit: Duration) -> Duration {
     Duration::from_secs(below.clamp(1, LONGEST_LOCK_WAIT))
 }
 
+/// How long looks at a connection may take.
+fn limits(limit: Duration) -> Limits {
+    Limits {
+        patience: (limit / 4).min(LONGEST_LOOK),
+        longest: limit,
+    }
+}
+
 /// The pool of a store.
 pub(crate) struct ConnectionPool {
-    pool: MySqlPool,
+    connections: AtHand<MySql>,
     /// What there is to know if the pool is the store's own, whose connections log no statements.
     own: Option<Arc<Own>>,
     /// The longest that an operation may take.
     limit: Duration,
     closed: AtomicBool,
-    spare: Spare,
+    spare: Spare<MySql>,
 }
 
 /// What makes a connection of the store's own.
@@ -87,7 +96,7 @@ impl Own {
 
     /// Looks at a connection that was idle. The pool limits the time of this, too.
     async fn check_or_renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
-        let most = (self.limit / 4).min(LONGEST_LOOK);
+        let most = limits(self.limit).patience;
         match tokio::time::timeout(most, connection.ping()).await {
             Ok(Ok(())) => Ok(()),
             _ => self.renew(connection).await,
@@ -157,7 +166,7 @@ impl ConnectionPool {
             })
             .connect_lazy_with(connect);
         Self {
-            pool,
+            connections: AtHand::own(pool, limits(limit)),
             own: Some(own),
             limit,
             closed: AtomicBool::new(false),
@@ -168,7 +177,7 @@ impl ConnectionPool {
     /// Those of a pool of the caller's.
     pub(crate) fn foreign(pool: MySqlPool, limit: Duration) -> Self {
         Self {
-            pool,
+            connections: AtHand::of_application(pool, limits(limit)),
             own: None,
             limit,
             closed: AtomicBool::new(false),
@@ -194,15 +203,17 @@ impl ConnectionPool {
         Instant::now() + self.limit
     }
 
+    /// A connection that goes back to the pool after use.
     pub(crate) async fn acquire(&self, until: Instant) -> Result<PoolConnection<MySql>> {
-        self.acquire_by(until, self.pool.acquire()).await
+        let held = self.acquire_by(until, self.connections.acquire()).await?;
+        Ok(held.into_inner())
     }
 
     async fn acquire_by(
         &self,
         until: Instant,
-        acquiring: impl Future<Output = sqlx::Result<PoolConnection<MySql>>>,
-    ) -> Result<PoolConnection<MySql>> {
+        acquiring: impl Future<Output = sqlx::Result<Held<MySql>>>,
+    ) -> Result<Held<MySql>> {
         if self.is_closed() {
             return Err(before(sqlx::Error::PoolClosed));
         }
@@ -218,23 +229,23 @@ impl ConnectionPool {
     }
 
     /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
-    pub(crate) async fn guard(&self, until: Instant) -> Result<ConnectionGuard> {
-        let connection = self.acquire(until).await?;
-        Ok(self.guarded(connection))
+    pub(crate) async fn guard(&self, until: Instant) -> Result<ConnectionGuard<'_>> {
+        let held = self.acquire_by(until, self.connections.acquire()).await?;
+        Ok(self.guarded(held))
     }
 
     /// The same, of the [spare](Spare) connection while others have all of the pool's.
-    pub(crate) async fn guard_or_spare(&self, until: Instant) -> Result<ConnectionGuard> {
+    pub(crate) async fn guard_or_spare(&self, until: Instant) -> Result<ConnectionGuard<'_>> {
         // Boxed, as it has room for all of connecting, twice.
-        let acquiring = Box::pin(self.spare.acquire(&self.pool));
-        let connection = self.acquire_by(until, acquiring).await?;
-        Ok(self.guarded(connection))
+        let acquiring = Box::pin(self.spare.acquire(&self.connections));
+        let held = self.acquire_by(until, acquiring).await?;
+        Ok(self.guarded(held))
     }
 
-    fn guarded(&self, connection: PoolConnection<MySql>) -> ConnectionGuard {
+    fn guarded(&self, held: Held<MySql>) -> ConnectionGuard<'_> {
         ConnectionGuard {
-            connection: Some(connection),
-            limit: self.limit,
+            connections: &self.connections,
+            held: Some(held),
         }
     }
 
@@ -254,10 +265,11 @@ impl ConnectionPool {
         }
     }
 
-    /// Closes what the pool holds ready: when one connection does not answer, those that were open at
+    /// Closes what is held ready: when one connection does not answer, those that were open at
     /// the same time may be as silent.
     fn close_idle(&self) {
-        while let Some(connection) = self.pool.try_acquire() {
+        self.connections.clear();
+        while let Some(connection) = self.connections.pool().try_acquire() {
             drop(connection.detach());
         }
     }
@@ -268,7 +280,7 @@ impl ConnectionPool {
         if let Some(own) = &self.own {
             own.closed.store(true, Ordering::Relaxed);
             // A transaction that the caller still holds must not keep this from returning.
-            let _ = tokio::time::timeout(self.limit, self.pool.close()).await;
+            let _ = tokio::time::timeout(self.limit, self.connections.close()).await;
         }
     }
 }
@@ -280,36 +292,39 @@ pub(crate) fn too_late() -> Error {
 
 /// A connection that is closed rather than given back when a script on it did not come to its
 /// end: the server then rolls back what is open.
-pub(crate) struct ConnectionGuard {
-    connection: Option<PoolConnection<MySql>>,
-    limit: Duration,
+pub(crate) struct ConnectionGuard<'a> {
+    connections: &'a AtHand<MySql>,
+    held: Option<Held<MySql>>,
 }
 
-impl ConnectionGuard {
-    /// The script has come to its end.
+impl ConnectionGuard<'_> {
+    /// All has gone well: the next operation may have it.
+    pub(crate) fn release(mut self) {
+        if let Some(held) = self.held.take() {
+            self.connections.release(held);
+        }
+    }
+
+    /// The script has come to its end. What the server refused may be this session's: the pool has it
+    /// again behind others.
     pub(crate) fn give_back(mut self) {
-        if let Some(mut connection) = self.connection.take() {
-            let limit = self.limit;
-            // The driver looks whether the connection is sound, and would wait for the answer for
-            // as long as the network does.
-            tokio::spawn(async move {
-                let _ = tokio::time::timeout(limit, connection.return_to_pool()).await;
-            });
+        if let Some(held) = self.held.take() {
+            self.connections.give_back(held.into_inner());
         }
     }
 
     pub(crate) fn session(&mut self) -> Result<&mut MySqlConnection> {
-        match &mut self.connection {
-            Some(connection) => Ok(&mut **connection),
+        match &mut self.held {
+            Some(held) => Ok(&mut **held),
             None => Err(before(sqlx::Error::WorkerCrashed)),
         }
     }
 }
 
-impl Drop for ConnectionGuard {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        if let Some(connection) = self.connection.take() {
-            drop(connection.detach());
+        if let Some(held) = self.held.take() {
+            drop(held.into_inner().detach());
         }
     }
 }

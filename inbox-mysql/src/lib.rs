@@ -205,7 +205,6 @@ mod server;
 mod server_errors;
 mod settle;
 mod settle_one;
-mod spare;
 mod statement;
 mod statements;
 mod store;

@@ -7,9 +7,9 @@ use std::{
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
+use inbox_sqlx::{AtHand, Spare};
 use sqlx::{
-    Connection as _, PgConnection, PgPool, Postgres, Row as _, SqlSafeStr as _, SqlStr,
-    Transaction,
+    Connection as _, PgConnection, Postgres, Row as _, SqlSafeStr as _, SqlStr, Transaction,
     postgres::{PgArguments, PgRow},
 };
 use tokio::time::timeout;
@@ -19,7 +19,6 @@ use crate::{
     error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
     names::{NOT_READ_COMMITTED, Names},
     options::PostgresOptions,
-    spare::Spare,
     sqlstate::LIMIT_EXCEEDED,
     statements::Statements,
     versions::check_version,
@@ -41,8 +40,8 @@ pub(crate) struct Database {
     pub(crate) options: PostgresOptions,
     pub(crate) names: Names,
     pub(crate) statements: Statements,
-    pub(crate) pool: PgPool,
-    pub(crate) spare: Spare,
+    pub(crate) connections: AtHand<Postgres>,
+    pub(crate) spare: Spare<Postgres>,
     /// Whether an inbox of the right version was found there.
     checked: AtomicBool,
     /// Whether connections begin transactions at another level than read committed unless told to.
@@ -67,13 +66,13 @@ pub(crate) enum On<'a> {
 }
 
 impl Database {
-    pub(crate) fn new(pool: PgPool, options: PostgresOptions) -> Self {
+    pub(crate) fn new(connections: AtHand<Postgres>, options: PostgresOptions) -> Self {
         let names = options.names();
         Self {
             statements: Statements::new(&names),
             names,
             options,
-            pool,
+            connections,
             spare: Spare::default(),
             checked: AtomicBool::new(false),
             stricter: AtomicBool::new(false),
@@ -124,7 +123,7 @@ impl Database {
             && self.checked.load(Ordering::Relaxed);
         let connection = match on {
             On::Pool | On::PoolPlannedEachTime | On::PoolOrSpare => {
-                let mut guard = ConnectionGuard::new(self.limit());
+                let mut guard = ConnectionGuard::new(&self.connections);
                 let work = self.run_on_pool(&mut guard, &on, sql, arguments);
                 let outcome = timeout(limit, work).await;
                 return guard.finish(outcome);
@@ -164,14 +163,14 @@ impl Database {
 
     async fn run_on_pool(
         &self,
-        guard: &mut ConnectionGuard,
+        guard: &mut ConnectionGuard<'_>,
         on: &On<'_>,
         sql: &SqlStr,
         arguments: PgArguments,
     ) -> Result<Vec<PgRow>> {
         let taken = match on {
-            On::PoolOrSpare => guard.take_or_spare(&self.pool, &self.spare).await,
-            _ => guard.take(&self.pool).await,
+            On::PoolOrSpare => guard.take_or_spare(&self.spare).await,
+            _ => guard.take().await,
         };
         let connection = taken.map_err(before)?;
         self.check(connection).await?;
@@ -257,7 +256,8 @@ impl Database {
     pub(crate) async fn begin_transaction(&self) -> Result<Transaction<'static, Postgres>> {
         self.check_open()?;
         let beginning = async {
-            let connection = self.pool.acquire().await.map_err(before)?;
+            let connection = self.connections.acquire().await.map_err(before)?;
+            let connection = connection.into_inner();
             let begun = Transaction::begin(connection, Some(MARKED.into_sql_str())).await;
             begun.map_err(before)
         };

@@ -5,50 +5,43 @@ use std::{
     future::Future,
     pin::Pin,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use inbox_api::Result;
-use sqlx::{PgConnection, PgPool, Postgres, pool::PoolConnection};
-use tokio::{
-    runtime::{Builder, Handle},
-    time::{error::Elapsed, timeout},
-};
+use inbox_sqlx::{AtHand, Held, Spare};
+use sqlx::{Connection as _, PgConnection, Postgres};
+use tokio::{runtime::Builder, time::error::Elapsed};
 
-use crate::{
-    error::{before, no_answer},
-    spare::Spare,
-};
+use crate::error::{before, no_answer};
 
 /// A connection of the pool, for one operation.
-pub(crate) struct ConnectionGuard {
-    connection: Option<PoolConnection<Postgres>>,
+pub(crate) struct ConnectionGuard<'a> {
+    connections: &'a AtHand<Postgres>,
+    connection: Option<Held<Postgres>>,
     /// A transaction may be open that the driver does not know of.
     in_transaction: bool,
-    limit: Duration,
 }
 
-impl ConnectionGuard {
-    pub(crate) fn new(limit: Duration) -> Self {
+impl<'a> ConnectionGuard<'a> {
+    pub(crate) fn new(connections: &'a AtHand<Postgres>) -> Self {
         Self {
+            connections,
             connection: None,
             in_transaction: false,
-            limit,
         }
     }
 
-    pub(crate) async fn take(&mut self, pool: &PgPool) -> sqlx::Result<&mut PgConnection> {
-        let connection = pool.acquire().await?;
+    pub(crate) async fn take(&mut self) -> sqlx::Result<&mut PgConnection> {
+        let connection = self.connections.acquire().await?;
         Ok(self.connection.insert(connection))
     }
 
     pub(crate) async fn take_or_spare(
         &mut self,
-        pool: &PgPool,
-        spare: &Spare,
+        spare: &Spare<Postgres>,
     ) -> sqlx::Result<&mut PgConnection> {
         // Boxed, as it has room for all of connecting, twice.
-        let connection = Box::pin(spare.acquire(pool)).await?;
+        let connection = Box::pin(spare.acquire(self.connections)).await?;
         Ok(self.connection.insert(connection))
     }
 
@@ -72,6 +65,12 @@ impl ConnectionGuard {
         mut self,
         outcome: std::result::Result<Result<T>, Elapsed>,
     ) -> Result<T> {
+        if let Ok(Ok(_)) = &outcome
+            && !self.in_transaction
+            && let Some(connection) = self.connection.take_if(|held| !held.should_flush())
+        {
+            self.connections.release(connection);
+        }
         outcome.unwrap_or_else(|_| {
             if self.connection.is_none() {
                 return Err(before(sqlx::Error::PoolTimedOut));
@@ -83,25 +82,19 @@ impl ConnectionGuard {
 
     pub(crate) fn close(&mut self) {
         if let Some(connection) = self.connection.take() {
-            drop(connection.detach());
+            drop(connection.into_inner().detach());
         }
     }
 }
 
 /// Gives the connection back. If the operation was dropped, its statement goes on, and its answer
 /// is waited for.
-impl Drop for ConnectionGuard {
+impl Drop for ConnectionGuard<'_> {
     fn drop(&mut self) {
-        let Some(mut connection) = self.connection.take() else {
-            return;
-        };
-        match Handle::try_current() {
-            Ok(runtime) if !self.in_transaction => {
-                // The driver would wait for a silent server without limit. Cut short, it closes the
-                // connection and makes room in the pool, in time for the next one who waits.
-                runtime.spawn(timeout(self.limit / 2, connection.return_to_pool()));
-            }
-            _ => drop(connection.detach()),
+        if self.in_transaction {
+            self.close();
+        } else if let Some(connection) = self.connection.take() {
+            self.connections.give_back(connection.into_inner());
         }
     }
 }

@@ -255,7 +255,6 @@ mod rows;
 mod schema;
 mod settle;
 mod shape;
-mod spare;
 mod sqlstate;
 mod statements;
 mod store;

@@ -161,9 +161,9 @@ async fn with_connection<T>(
     database: &Database,
     look: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
 ) -> Result<T> {
-    let mut guard = ConnectionGuard::new(database.limit());
+    let mut guard = ConnectionGuard::new(&database.connections);
     let work = async {
-        let connection = guard.take(&database.pool).await.map_err(before)?;
+        let connection = guard.take().await.map_err(before)?;
         look(connection).await
     };
     let outcome = timeout(database.limit(), work).await;
@@ -237,9 +237,9 @@ async fn in_transaction<T>(
     database: &Database,
     change: impl AsyncFnOnce(&mut PgConnection) -> Result<T>,
 ) -> Result<T> {
-    let mut guard = ConnectionGuard::new(database.limit());
+    let mut guard = ConnectionGuard::new(&database.connections);
     let work = async {
-        guard.take(&database.pool).await.map_err(before)?;
+        guard.take().await.map_err(before)?;
         let connection = guard.transaction_begins().map_err(before)?;
         let changed = change(connection).await;
         // Committed, or the driver knows that it is to be rolled back.

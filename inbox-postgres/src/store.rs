@@ -11,6 +11,7 @@ use inbox_api::{
     OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement, Store, Subscription,
     Wakeups,
 };
+use inbox_sqlx::{AtHand, Limits};
 use sqlx::{Connection as _, PgConnection, PgPool, postgres::PgPoolOptions};
 use tokio::{sync::Mutex, time::timeout};
 
@@ -28,6 +29,11 @@ use crate::{
 
 /// A connection that was idle for longer is tried before it is used.
 const TRUSTED_IDLE: Duration = Duration::from_secs(1);
+
+/// How long such a try may take. Leaves time for a new connection.
+fn patience(options: &PostgresOptions) -> Duration {
+    options.acquire_timeout.min(options.operation_timeout) / 2
+}
 
 /// How long closing waits for operations that are under way.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -70,7 +76,7 @@ impl PostgresStore {
         // format, unless it is told to ignore that.
         let connection = options.connection().extra_float_digits(None);
         let limit = options.operation_timeout;
-        let patience = options.acquire_timeout.min(limit) / 2;
+        let patience = patience(&options);
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
@@ -81,7 +87,6 @@ impl PostgresStore {
                     if meta.idle_for < TRUSTED_IDLE {
                         return Ok(true);
                     }
-                    // Leaves time for a new connection.
                     Ok(matches!(
                         timeout(patience, connection.ping()).await,
                         Ok(Ok(()))
@@ -138,9 +143,19 @@ impl PostgresStore {
     }
 
     fn new(pool: PgPool, owns_pool: bool, options: PostgresOptions) -> Self {
+        let limits = Limits {
+            patience: patience(&options),
+            // In time for the next one who waits.
+            longest: options.operation_timeout / 2,
+        };
+        let connections = if owns_pool {
+            AtHand::own(pool, limits)
+        } else {
+            AtHand::of_application(pool, limits)
+        };
         Self {
             inner: Arc::new(Inner {
-                database: Database::new(pool, options),
+                database: Database::new(connections, options),
                 claim_cursor: ClaimCursor::default(),
                 owns_pool,
                 listener: Mutex::new(Weak::new()),
@@ -220,7 +235,7 @@ impl Store for PostgresStore {
             }
             inner.database.spare.close().await;
             if inner.owns_pool {
-                inner.database.pool.close().await;
+                inner.database.connections.close().await;
             }
         };
         // A transaction that the caller still holds must not keep this from returning.

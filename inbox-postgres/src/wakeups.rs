@@ -46,7 +46,7 @@ pub(crate) async fn subscribe(
         if let Some(listener) = current.upgrade() {
             return Ok(listener);
         }
-        let connection = database.pool.connect_options();
+        let connection = database.connections.pool().connect_options();
         let channel = database.names.channel();
         let listener = Listener::start((*connection).clone(), channel, database.limit()).await?;
         let listener = Arc::new(listener);

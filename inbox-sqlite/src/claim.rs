@@ -6,7 +6,7 @@ use std::{collections::HashSet, sync::atomic::Ordering};
 use inbox_api::{
     ClaimRequest, Claims, FencingToken, Lease, Leased, Result, duration_micros, from_micros,
 };
-use sqlx::SqliteConnection;
+use sqlx::{Connection as _, SqliteConnection};
 use tokio::time::Instant;
 
 use crate::{
@@ -47,9 +47,11 @@ async fn claim_within(
     request: &ClaimRequest,
     until: Instant,
 ) -> Result<Claims> {
-    let mut transaction = database.begin_with(begin, until).await?;
+    let mut writer = database.writer(until).await?;
+    let mut transaction = writer.begin_with(begin).await.map_err(failed)?;
     let claims = lease_due(database, &mut transaction, request, database.now()).await?;
     transaction.commit().await.map_err(failed)?;
+    database.keep(writer);
     let idle = claims.leased.is_empty() && claims.corrupt.is_empty();
     database.idle.store(idle, Ordering::Relaxed);
     if !claims.corrupt.is_empty() {

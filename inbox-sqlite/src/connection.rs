@@ -23,7 +23,11 @@ use std::{
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
-use sqlx::{Sqlite, SqliteConnection, SqlitePool, Transaction, pool::PoolConnection};
+use inbox_sqlx::{AtHand, Held};
+use sqlx::{
+    Connection as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction,
+    pool::PoolConnection,
+};
 use tokio::{
     sync::Mutex,
     time::{Instant, sleep, timeout_at},
@@ -98,7 +102,7 @@ pub(crate) struct Database {
     pub(crate) signal: Signal,
     /// One connection: SQLite has one writer at a time, and waiting here is fair and costs
     /// nothing, where waiting for SQLite's own lock is polling.
-    pub(crate) writer: SqlitePool,
+    pub(crate) writer: AtHand<Sqlite>,
     pub(crate) turns: Arc<WriterTurns>,
     pub(crate) shared: SharedTransactions,
     pub(crate) identity: Arc<FileIdentity>,
@@ -120,8 +124,12 @@ impl Database {
         deadline(self.options.operation_timeout)
     }
 
-    async fn acquire(&self, pool: &SqlitePool, until: Instant) -> Result<PoolConnection<Sqlite>> {
-        let connection = timeout_at(until, pool.acquire())
+    async fn acquire<C>(
+        &self,
+        acquiring: impl Future<Output = sqlx::Result<C>>,
+        until: Instant,
+    ) -> Result<C> {
+        let connection = timeout_at(until, acquiring)
             .await
             .unwrap_or(Err(sqlx::Error::PoolTimedOut))
             .map_err(failed)?;
@@ -130,17 +138,17 @@ impl Database {
     }
 
     /// The write connection, whatever stands in the file.
-    pub(crate) async fn any_writer(&self, until: Instant) -> Result<PoolConnection<Sqlite>> {
-        self.acquire(&self.writer, until).await
+    pub(crate) async fn any_writer(&self, until: Instant) -> Result<Held<Sqlite>> {
+        self.acquire(self.writer.acquire(), until).await
     }
 
     /// A read connection, whatever stands in the file.
     pub(crate) async fn any_reader(&self, until: Instant) -> Result<PoolConnection<Sqlite>> {
-        self.acquire(&self.readers, until).await
+        self.acquire(self.readers.acquire(), until).await
     }
 
     /// The write connection to a file that has the inbox.
-    pub(crate) async fn writer(&self, until: Instant) -> Result<PoolConnection<Sqlite>> {
+    pub(crate) async fn writer(&self, until: Instant) -> Result<Held<Sqlite>> {
         let mut connection = self.any_writer(until).await?;
         self.check(&mut connection).await?;
         Ok(connection)
@@ -153,6 +161,15 @@ impl Database {
         Ok(connection)
     }
 
+    /// Leaves the write connection for the next operation, unless the pool has to look at it.
+    pub(crate) fn keep(&self, writer: Held<Sqlite>) {
+        if self.turns.is_opened() || writer.is_in_transaction() {
+            self.writer.give_back(writer.into_inner());
+        } else {
+            self.writer.release(writer);
+        }
+    }
+
     /// A transaction on the write connection, which has the write lock if `statement` is [`BEGIN`].
     pub(crate) async fn begin_with(
         &self,
@@ -160,11 +177,11 @@ impl Database {
         until: Instant,
     ) -> Result<Transaction<'static, Sqlite>> {
         // Only the connection is worth a wait: to begin answers at once.
-        let mut transaction = timeout_at(until, self.writer.begin_with(statement))
-            .await
-            .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-            .map_err(failed)?;
-        self.identity.check()?;
+        let beginning = async {
+            let connection = self.writer.acquire().await?.into_inner();
+            Transaction::begin(connection, Some(statement.into_sql_str())).await
+        };
+        let mut transaction = self.acquire(beginning, until).await?;
         self.check(&mut transaction).await?;
         Ok(transaction)
     }

@@ -38,9 +38,10 @@ fn code_of(error: &Error) -> Option<i32> {
     extended_code(source.downcast_ref()?)
 }
 
-/// Whether another connection had a lock that this one needed. Then nothing was done.
+/// Whether another connection had a lock that this one needed, and nothing was done.
 pub(crate) fn is_busy(error: &Error) -> bool {
-    code_of(error).is_some_and(|code| code & 0xff == BUSY && code != BUSY_SNAPSHOT)
+    error.effect() == Effect::None
+        && code_of(error).is_some_and(|code| code & 0xff == BUSY && code != BUSY_SNAPSHOT)
 }
 
 /// Whether that, or whether another connection has written since this one began to read.

@@ -32,15 +32,16 @@ async fn attempt(
     length: Duration,
     until: Instant,
 ) -> Result<Vec<Extended>> {
-    let mut connection = database.writer(until).await?;
+    let mut writer = database.writer(until).await?;
     let lease_end = database.now().saturating_add(duration_micros(length));
     let named: Vec<_> = leases.iter().map(lease_row).collect();
     let returned = sqlx::query(database.statements.extend.clone())
         .bind(json(&named)?)
         .bind(lease_end)
-        .fetch_all(&mut *connection)
+        .fetch_all(&mut *writer)
         .await
         .map_err(failed)?;
+    database.keep(writer);
     let mut extended = HashSet::with_capacity(returned.len());
     for row in &returned {
         extended.insert(seq_and_token(row).map_err(failed)?);

@@ -3,7 +3,7 @@
 use std::{collections::HashMap, sync::Arc};
 
 use inbox_api::{Message, Receipt, Result};
-use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
 
 use crate::{
@@ -11,6 +11,7 @@ use crate::{
     connection::Database,
     error::failed,
     shared_transaction,
+    statements::BEGIN,
 };
 
 type MessageRow<'a> = (
@@ -109,16 +110,19 @@ async fn attempt(
     let (receipts, now) = match prepared.statements() {
         0 => return Ok(prepared.receipts),
         1 => {
-            let mut connection = database.writer(until).await?;
+            let mut writer = database.writer(until).await?;
             let now = database.now();
-            let receipts = insert(database, &mut connection, prepared, now).await?;
+            let receipts = insert(database, &mut writer, prepared, now).await?;
+            database.keep(writer);
             (receipts, now)
         }
         _ => {
-            let mut transaction = database.begin(until).await?;
+            let mut writer = database.writer(until).await?;
+            let mut transaction = writer.begin_with(BEGIN).await.map_err(failed)?;
             let now = database.now();
             let receipts = insert(database, &mut transaction, prepared, now).await?;
             transaction.commit().await.map_err(failed)?;
+            database.keep(writer);
             (receipts, now)
         }
     };

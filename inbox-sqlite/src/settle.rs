@@ -11,7 +11,7 @@ use inbox_api::{
     AfterDead, AttemptEnd, Bytes, Invalid, Outcome, PastAttempt, Result, Settled, Settlement,
     State, check_size, duration_micros, error_text,
 };
-use sqlx::{Row as _, SqliteConnection, sqlite::SqliteRow};
+use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
     error::failed,
     rows::{lease_row, seq_and_token},
     shared_transaction,
+    statements::BEGIN,
 };
 
 /// Row, token, new state, attempts finished (of none, the start is taken back), due, error, blocks,
@@ -156,15 +157,16 @@ async fn attempt(
     settlements: &[Settlement],
     until: Instant,
 ) -> Result<Vec<Settled>> {
+    let mut writer = database.writer(until).await?;
     let answers = if settles_at_once(database, settlements) {
-        let mut connection = database.writer(until).await?;
-        settle_on(database, &mut connection, settlements, Repetition::Done).await?
+        settle_on(database, &mut writer, settlements, Repetition::Done).await?
     } else {
-        let mut transaction = database.begin(until).await?;
+        let mut transaction = writer.begin_with(BEGIN).await.map_err(failed)?;
         let answers = settle_on(database, &mut transaction, settlements, Repetition::Done).await?;
         transaction.commit().await.map_err(failed)?;
         answers
     };
+    database.keep(writer);
     if answers.wake {
         database.signal.raise();
     }
@@ -260,7 +262,7 @@ pub(crate) fn read_tokens(returned: &[SqliteRow]) -> sqlx::Result<HashMap<i64, i
 /// What was settled.
 #[derive(Default)]
 pub(crate) struct Applied {
-    leases: HashSet<(i64, i64)>,
+    pub(crate) leases: HashSet<(i64, i64)>,
     processed: Vec<i64>,
     /// Whether a message may have become claimable.
     pub(crate) wake: bool,

@@ -22,7 +22,8 @@ use std::{
 use inbox_api::{
     Begun, Effect, Error, ErrorKind, Key, LeaseTerms, Message, Receipt, Result, Settled, Settlement,
 };
-use sqlx::{Sqlite, pool::PoolConnection};
+use inbox_sqlx::Held;
+use sqlx::Sqlite;
 use tokio::{
     runtime::Handle,
     sync::oneshot,
@@ -232,13 +233,13 @@ async fn ask<W, A>(
     Err(Error::new(ErrorKind::Unavailable, reason).with_effect(Effect::Unknown))
 }
 
-type Writer = Mutex<Option<Scripted>>;
+/// The connection, between two transactions of a chain.
+type Kept = Mutex<Option<Held<Sqlite>>>;
 
 /// The queue in the hands of the caller or the task that takes from it.
 struct Serving {
     database: Arc<Database>,
-    /// The connection, between two transactions of a chain.
-    writer: Writer,
+    writer: Kept,
     state: ServingState,
 }
 
@@ -307,7 +308,11 @@ impl Serving {
 
 impl Drop for Serving {
     fn drop(&mut self) {
+        let writer = lock(&self.writer).take();
         if self.state == ServingState::Over {
+            writer
+                .into_iter()
+                .for_each(|writer| self.database.keep(writer));
             return;
         }
         let mut queue = lock(&self.database.shared.queue);
@@ -319,13 +324,16 @@ impl Drop for Serving {
             runtime.spawn(
                 Self {
                     database: Arc::clone(&self.database),
-                    writer: Mutex::new(lock(&self.writer).take()),
+                    writer: Mutex::new(writer),
                     state: ServingState::Task,
                 }
                 .run(),
             );
             return;
         }
+        writer
+            .into_iter()
+            .for_each(|writer| self.database.keep(writer));
         // Nothing waits, or the runtime has ended: what waits is answered, and the next caller begins again.
         queue.is_served = false;
         queue.waiting.clear();
@@ -333,13 +341,13 @@ impl Drop for Serving {
 }
 
 /// Runs operations in one transaction and answers them. Returns those that are to be run again, in parts.
-async fn run(database: &Database, writer: &Writer, jobs: Vec<Job>) -> Vec<Vec<Job>> {
+async fn run(database: &Database, kept: &Kept, jobs: Vec<Job>) -> Vec<Vec<Job>> {
     // The first to run out of time says how long all of them wait for the file.
     let Some(until) = jobs.iter().map(Job::until).min() else {
         return Vec::new();
     };
     let jobs = Mutex::new(jobs);
-    let attempts = database.attempts(until, |until| attempt(database, writer, &jobs, until));
+    let attempts = database.attempts(until, |until| attempt(database, kept, &jobs, until));
     let Err(error) = attempts.await else {
         return Vec::new();
     };
@@ -384,63 +392,63 @@ fn fail(jobs: Vec<Job>, error: Error) {
     }
 }
 
-/// A connection that runs transactions of which sqlx knows nothing. Closed, which rolls back, unless all
-/// of the last one was run.
-struct Scripted {
-    connection: PoolConnection<Sqlite>,
-    turns: Arc<WriterTurns>,
+/// A connection while it runs a transaction of which sqlx knows nothing. Closed, which rolls back,
+/// unless all of it was run.
+struct Scripted<'w> {
+    writer: &'w mut Held<Sqlite>,
+    turns: &'w WriterTurns,
     is_over: bool,
 }
 
-impl Drop for Scripted {
+impl Drop for Scripted<'_> {
     fn drop(&mut self) {
         if !self.is_over {
             self.turns.forget_opened();
-            self.connection.close_on_drop();
+            self.writer.close_on_drop();
         }
     }
 }
 
-/// The writer that was kept, or that of the pool.
-async fn take_writer(database: &Database, writer: &Writer, until: Instant) -> Result<Scripted> {
-    let kept = lock(writer).take();
-    if let Some(mut kept) = kept.filter(|_| !database.writer.is_closed()) {
+/// The writer of the transaction before, or the store's.
+async fn take_writer(database: &Database, kept: &Kept, until: Instant) -> Result<Held<Sqlite>> {
+    let writer = lock(kept).take();
+    if let Some(mut writer) = writer.filter(|_| !database.writer.pool().is_closed()) {
         database.identity.check()?;
-        database.check(&mut kept.connection).await?;
-        return Ok(kept);
+        database.check(&mut writer).await?;
+        return Ok(writer);
     }
-    Ok(Scripted {
-        connection: database.writer(until).await?,
-        turns: Arc::clone(&database.turns),
-        is_over: true,
-    })
+    database.writer(until).await
 }
 
 /// Takes the operations, and gives them back if it fails.
 async fn attempt(
     database: &Database,
-    writer: &Writer,
+    kept: &Kept,
     jobs: &Mutex<Vec<Job>>,
     until: Instant,
 ) -> Result<()> {
-    let scripted = timeout_at(until, take_writer(database, writer, until)).await;
-    let mut scripted = scripted.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?;
+    let writer = timeout_at(until, take_writer(database, kept, until)).await;
+    let mut writer = writer.unwrap_or_else(|_| Err(failed(sqlx::Error::PoolTimedOut)))?;
     let mut taken = std::mem::take(&mut *lock(jobs));
     taken.retain(Job::begins);
     let Some(latest) = taken.iter().map(Job::until).max() else {
-        *lock(writer) = Some(scripted);
+        *lock(kept) = Some(writer);
         return Ok(());
     };
     // Behind the wait for the connection.
     let mut script = Script::new(database, &taken, database.now());
-    scripted.is_over = false;
-    let outcome = in_time(latest, script.run(database, &mut scripted.connection)).await;
+    let mut scripted = Scripted {
+        writer: &mut writer,
+        turns: &database.turns,
+        is_over: false,
+    };
+    let outcome = in_time(latest, script.run(database, scripted.writer)).await;
     let returned = match outcome {
         Ok(returned) => returned,
         Err(error) => {
             if is_busy(&error) {
                 // As a rule there is nothing to roll back, since it was refused at its beginning.
-                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut *scripted.connection);
+                let roll_back = sqlx::raw_sql("ROLLBACK").execute(&mut **scripted.writer);
                 let _ = roll_back.await;
                 scripted.is_over = true;
                 taken.iter().for_each(Job::waits_again);
@@ -450,7 +458,8 @@ async fn attempt(
         }
     };
     scripted.is_over = true;
-    *lock(writer) = Some(scripted);
+    drop(scripted);
+    *lock(kept) = Some(writer);
     match script.read(database, &returned) {
         Ok(answers) => {
             if answers.wake {

@@ -12,6 +12,7 @@ use inbox_api::{
     LeaseTerms, Message, OperatorName, Receipt, ReceiveAtomicity, Result, Settled, Settlement,
     Store, Subscription, Wakeups,
 };
+use inbox_sqlx::{AtHand, Limits};
 use sqlx::{
     Connection as _, Sqlite, SqliteConnection, SqlitePool, pool::PoolConnection,
     sqlite::SqlitePoolOptions,
@@ -105,6 +106,12 @@ async fn connect(options: SqliteOptions) -> Result<SqliteStore> {
         check_settings(&path, &mut connection).await
     };
     in_time(until, look).await?;
+    // A file does not hang up, but the writer may have to rest first.
+    let limits = Limits {
+        patience: options.operation_timeout,
+        longest: options.operation_timeout,
+    };
+    let writer = AtHand::own(writer, limits);
     Ok(SqliteStore {
         database: Arc::new(Database {
             statements: Statements::new(&options.inbox),

@@ -56,6 +56,11 @@ impl WriterTurns {
         self.lock().since = Some(Instant::now());
     }
 
+    /// Whether the writer rests when it comes back to the pool.
+    pub(crate) fn is_opened(&self) -> bool {
+        self.lock().since.is_some()
+    }
+
     /// Its connection was closed.
     pub(crate) fn forget_opened(&self) {
         self.lock().since = None;

@@ -138,7 +138,7 @@ async fn attempt(
     (beyond, limit): (i64, u32),
     until: Instant,
 ) -> Result<Progress> {
-    let mut limited = Limited::new(database.writer(until).await?, until).await?;
+    let mut limited = Limited::new(database.writer(until).await?.into_inner(), until).await?;
     let connection = &mut limited.connection;
     let mut transaction = connection.begin_with(BEGIN).await.map_err(failed)?;
     let Some(selection) = change.selection(filter, database.now()) else {
