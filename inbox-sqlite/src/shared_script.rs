@@ -89,7 +89,7 @@ impl<'j> Script<'j> {
         connection: &mut SqliteConnection,
     ) -> Result<Returned> {
         let texts = &database.statements.shared;
-        let mut statements: Vec<(Option<Part>, &str)> = vec![(None, BEGIN)];
+        let mut statements: Vec<(Option<Part>, &str)> = Vec::new();
         let settling = self
             .settling
             .chunks
@@ -112,6 +112,7 @@ impl<'j> Script<'j> {
         if leases.is_some() {
             statements.push((Some(Part::Tokens), &texts.settle_tokens));
         }
+        let mut changes = usize::from(leases.is_some());
         let begins = match self.begins.as_slice() {
             [] => None,
             begins => {
@@ -126,13 +127,19 @@ impl<'j> Script<'j> {
             None => (None, None),
             Some(parameters) => {
                 statements.push((Some(Part::Received), &texts.receive));
+                changes += 1;
                 (Some(parameters.rows), Some(parameters.contents))
             }
         };
         if begins.is_some() {
             statements.push((Some(Part::Leased), &texts.begin));
+            changes += 1;
         }
-        statements.push((None, "COMMIT"));
+        if changes > 1 {
+            // A single statement is a transaction by itself.
+            statements.insert(0, (None, BEGIN));
+            statements.push((None, "COMMIT"));
+        }
 
         let texts: Vec<&str> = statements.iter().map(|(_, text)| *text).collect();
         let query = sqlx::query(AssertSqlSafe(texts.join(";\n")))
@@ -146,7 +153,15 @@ impl<'j> Script<'j> {
         let mut returned = Returned::default();
         let mut ended = 0;
         let mut stream = connection.fetch_many(query);
-        while let Some(item) = stream.try_next().await.map_err(failed)? {
+        while let Some(item) = stream.try_next().await.map_err(|error| {
+            let error = failed(error);
+            // Behind a single change, which is committed.
+            if changes == 1 && ended > 0 {
+                error.with_effect(Effect::Unknown)
+            } else {
+                error
+            }
+        })? {
             match (item, statements.get(ended)) {
                 (Either::Left(_), _) => ended += 1,
                 (Either::Right(row), Some((Some(part), _))) => returned.of(*part).push(row),
@@ -168,7 +183,9 @@ impl<'j> Script<'j> {
             .read(&returned.settled, &mut applied)
             .map_err(failed)?;
         let mut wake = applied.wake;
-        let newest = settle::read_tokens(&returned.tokens).map_err(failed)?;
+        let mut newest = settle::read_tokens(&returned.tokens).map_err(failed)?;
+        // Behind a single statement, others may have claimed what it has put back.
+        newest.extend(applied.leases);
         let settled = settling.answers(&newest);
 
         let (known, received) = (&returned.known, &returned.received);

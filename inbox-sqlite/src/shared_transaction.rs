@@ -453,6 +453,9 @@ async fn attempt(
                 scripted.is_over = true;
                 taken.iter().for_each(Job::waits_again);
             }
+            if error.effect() == Effect::Unknown {
+                database.signal.raise();
+            }
             *lock(jobs) = taken;
             return Err(error);
         }
@@ -523,5 +526,32 @@ mod tests {
             (2..100).contains(&commits),
             "{commits} commits for 400 operations"
         );
+    }
+
+    #[tokio::test]
+    async fn what_others_claim_at_once_was_released() {
+        // In place of another process, which claims it behind the statement that puts it back.
+        const CLAIM: &str = "CREATE TEMP TRIGGER claimed AFTER UPDATE OF state ON inbox_state
+            WHEN NEW.state = 0
+            BEGIN UPDATE inbox_state SET token = token + 1 WHERE seq = NEW.seq; END";
+        let folder = tempfile::TempDir::new().unwrap();
+        let options = SqliteOptions::new(folder.path().join("inbox.db"));
+        let store = SqliteStore::connect(options).await.unwrap();
+        store.create().await.unwrap();
+        let begun = store.begin(&message("m"), &terms()).await;
+        let Begun::Run(leased) = begun.unwrap() else {
+            panic!("it does not run");
+        };
+        let mut writer = store.database.writer.acquire().await.unwrap();
+        sqlx::raw_sql(CLAIM).execute(&mut *writer).await.unwrap();
+        store.database.keep(writer);
+        let settlement = Settlement {
+            lease: leased.lease,
+            outcome: inbox_api::Outcome::Release,
+        };
+        let settled = store.settle(std::slice::from_ref(&settlement)).await;
+        assert_eq!(settled.unwrap(), [Settled::Done]);
+        let settled = store.settle(&[settlement]).await;
+        assert_eq!(settled.unwrap(), [Settled::LeaseLost]);
     }
 }
