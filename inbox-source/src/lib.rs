@@ -9,7 +9,8 @@
 //!   then acknowledges.
 //! - An [`Envelope`] is a delivery in words that all brokers share. A [`Mapping`] makes a message of
 //!   it: which of its properties, headers and fields are the message's id, kind and ordering key.
-//! - CloudEvents are read in one place for all ways in: [`cloudevents`]; what URLs have in common, in [`settings`].
+//! - CloudEvents are read in one place for all ways in: [`cloudevents`]; what URLs have in common, in [`settings`];
+//!   what a connection that failed means, in [`network`].
 //!
 //! The crate `source-tests` checks a source against a real broker.
 
@@ -18,6 +19,7 @@ mod envelope;
 pub mod fields;
 #[cfg(feature = "mapping")]
 mod mapping;
+pub mod network;
 #[cfg(feature = "mapping")]
 mod places;
 mod publisher;

@@ -1,7 +1,7 @@
 //! What errors of the client mean. Their texts name no credentials.
 
 use async_nats::{ConnectError, ConnectErrorKind};
-use inbox_source::SourceError;
+use inbox_source::{SourceError, network};
 
 pub(crate) fn transient(doing: &str, error: impl std::fmt::Display) -> SourceError {
     SourceError::transient(format!("{doing}: {error}"))
@@ -9,8 +9,9 @@ pub(crate) fn transient(doing: &str, error: impl std::fmt::Display) -> SourceErr
 
 /// A refused user or password waits for a change; all else may pass.
 pub(crate) fn connecting(error: &ConnectError) -> SourceError {
-    // The source of the error may repeat the address as it was given.
-    let text = format!("connecting: {}", error.kind());
+    // Else what is behind the error may repeat the address as it was given.
+    let reason = network::reason(error).unwrap_or_else(|| error.kind().to_string());
+    let text = format!("connecting: {reason}");
     match error.kind() {
         ConnectErrorKind::Authentication
         | ConnectErrorKind::AuthorizationViolation

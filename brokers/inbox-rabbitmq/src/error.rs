@@ -1,6 +1,6 @@
 //! What errors of the client and answers of the server mean. Their texts name no credentials.
 
-use inbox_source::SourceError;
+use inbox_source::{SourceError, network};
 use lapin::{Error, ErrorKind};
 
 pub(crate) const ACCESS_REFUSED: u16 = 403;
@@ -26,7 +26,10 @@ pub(crate) fn connecting(error: &Error) -> SourceError {
         Some((ACCESS_REFUSED | NOT_ALLOWED, text)) => {
             SourceError::permanent(format!("connecting: {text}"))
         }
-        _ => transient("connecting", error),
+        _ => transient(
+            "connecting",
+            network::reason(error).unwrap_or_else(|| error.to_string()),
+        ),
     }
 }
 

@@ -2,11 +2,13 @@
 
 use std::fmt;
 
-use inbox_source::SourceError;
+use inbox_source::{SourceError, network};
 use redis::{ErrorKind, RedisError};
 
 /// What will not pass until a person changes something, by the first word of the server's error.
 const PERMANENT: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "MOVED"];
+
+const LATE: &str = "the server did not answer in time";
 
 pub(crate) fn transient(doing: &str, error: impl fmt::Display) -> SourceError {
     SourceError::transient(format!("{doing}: {error}"))
@@ -30,12 +32,23 @@ pub(crate) fn failed(doing: &str, error: &RedisError) -> SourceError {
         _ if said.starts_with("unknown command") => {
             SourceError::permanent(format!("{doing}: the server is older than Redis 6.2"))
         }
-        _ => transient(doing, error),
+        _ => transient(doing, network::advise(&error.to_string())),
+    }
+}
+
+/// As [`failed`], of a connection that could not be made; without an error, in time. A server without TLS takes what comes for
+/// the beginning of a command, and waits for its end.
+pub(crate) fn connecting(error: Option<&RedisError>, tls: bool) -> SourceError {
+    let doing = "connecting";
+    match error.filter(|error| !error.is_timeout()) {
+        Some(error) => failed(doing, error),
+        None if tls => transient(doing, format!("{LATE}; does it speak TLS at this port?")),
+        None => late(doing),
     }
 }
 
 pub(crate) fn late(doing: &str) -> SourceError {
-    transient(doing, "the server did not answer in time")
+    transient(doing, LATE)
 }
 
 pub(crate) fn unreadable(doing: &str) -> SourceError {

@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use inbox_api::{Result, hide_password};
 pub(crate) use inbox_source::settings::{invalid, read, unknown};
-use redis::{Client, IntoConnectionInfo as _};
+use redis::{Client, ConnectionAddr, IntoConnectionInfo as _};
 use url::Url;
 use uuid::Uuid;
 
@@ -28,7 +28,7 @@ pub struct Connection {
 
 impl Connection {
     /// Reads `redis://user:password@host:6379/0`, or `rediss://…` for TLS; user and password are percent-encoded.
-    /// One parameter, `tls_ca_file`, names a file with the certificates, as PEM, that are trusted in place of the usual ones.
+    /// One parameter, `tls_ca_file`, names a file with the certificates, as PEM, that are trusted in place of the system's.
     ///
     /// # Errors
     /// `Invalid` for another scheme, no host, another parameter, a file that cannot be read, or TLS where it is
@@ -62,6 +62,11 @@ impl Connection {
             (false, None) => Client::open(info).map_err(bad)?,
         };
         Ok(Self { client })
+    }
+
+    pub(crate) fn is_tls(&self) -> bool {
+        let server = self.client.get_connection_info().addr();
+        matches!(server, ConnectionAddr::TcpTls { .. })
     }
 }
 

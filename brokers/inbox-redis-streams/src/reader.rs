@@ -16,7 +16,7 @@ use crate::{
     RedisStreamsDelivery,
     entry::{Entry, of_claim, of_read},
     envelope::envelope,
-    error::{failed, late, unreadable},
+    error::{connecting, failed, late, unreadable},
     link::connect,
     shared::{PATIENCE, Shared},
 };
@@ -56,8 +56,9 @@ impl Reader {
     async fn run(&mut self) -> Outcome<()> {
         let options = self.shared.options.clone();
         let connected = timeout(PATIENCE, connect(&options.connection)).await;
-        let connected = connected.map_err(|_| late("connecting"))?;
-        let mut connection = connected.map_err(|error| failed("connecting", &error))?;
+        let tls = options.connection.is_tls();
+        let connected = connected.map_err(|_| connecting(None, tls))?;
+        let mut connection = connected.map_err(|error| connecting(Some(&error), tls))?;
         if options.create {
             self.create_group(&mut connection).await?;
         }

@@ -6,7 +6,7 @@ use aws_sdk_sqs::{
     error::{ProvideErrorMetadata, SdkError},
     types::BatchResultErrorEntry,
 };
-use inbox_source::SourceError;
+use inbox_source::{SourceError, network};
 
 /// What the service says of itself, or of too many requests: it passes.
 const PASSES: [&str; 6] = [
@@ -47,16 +47,7 @@ where
     E: ProvideErrorMetadata,
 {
     let SdkError::ServiceError(answer) = error else {
-        // What the client says of the rest may repeat a request.
-        return transient(
-            doing,
-            match error {
-                SdkError::ConstructionFailure(_) => "the request could not be made or signed",
-                SdkError::TimeoutError(_) => "the service does not answer in time",
-                SdkError::DispatchFailure(_) => "the service cannot be reached",
-                _ => "the answer cannot be read",
-            },
-        );
+        return transient(doing, unanswered(error));
     };
     let code = answer.err().code().unwrap_or("error");
     let text = format!(
@@ -67,6 +58,22 @@ where
         true => SourceError::permanent(text),
         false => SourceError::transient(text),
     }
+}
+
+/// Why there is no answer. What the client says of it may repeat a request, but for the network's own words.
+fn unanswered<E, R>(error: &SdkError<E, R>) -> String {
+    let text = match error {
+        SdkError::ConstructionFailure(_) => "the request could not be made or signed",
+        SdkError::TimeoutError(_) => "the service does not answer in time",
+        SdkError::DispatchFailure(failure) => {
+            let text = "the service cannot be reached";
+            let connector = failure.as_connector_error();
+            let reason = connector.and_then(|error| network::reason(error));
+            return reason.map_or_else(|| text.to_owned(), |reason| format!("{text}: {reason}"));
+        }
+        _ => "the answer cannot be read",
+    };
+    text.to_owned()
 }
 
 /// What the service says of one message of a batch.

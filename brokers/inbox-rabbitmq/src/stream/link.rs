@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use bytes::{Bytes, BytesMut};
-use inbox_source::SourceError;
+use inbox_source::{SourceError, network};
 use tokio::{
     io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
     net::TcpStream,
@@ -56,9 +56,10 @@ impl Link {
             None => (to.host.as_str(), to.port),
         };
         let now = Instant::now();
-        let connecting = connect(to, host, port).await;
+        let failed =
+            |error: io::Error| transient("connecting", network::advise(&error.to_string()));
         let mut link = Self {
-            io: connecting.map_err(|error| transient("connecting", error))?,
+            io: connect(to, host, port).await.map_err(failed)?,
             buffer: BytesMut::new(),
             correlation: 0,
             heard: now,
