@@ -100,11 +100,17 @@
 //! to `ack_wait`. Servers before 2.10 do not give back reliably while nobody asks, so there everything is left to
 //! `ack_wait`. Dropping the source leaves what it had to `ack_wait`.
 //!
+//! # TLS
+//! `tls://` is TLS with rustls, after the server's greeting (not with `handshake_first`). The server's certificate is checked
+//! against the system's, or those of the file that the environment variable `SSL_CERT_FILE` names. With `nats://` the connection
+//! is encrypted where the server asks for it, and else it is not. A certificate that is refused is a transient error, which says why.
+//!
 //! # What is not there
-//! TLS, credential files and NKeys, and several servers in one URL.
+//! Client certificates, credential files and NKeys, and several servers in one URL.
 //!
 //! # Settings
-//! Of a URL, `nats://user:password@host:4222/?stream=ORDERS&consumer=billing&…`; user and password percent-encoded:
+//! Of a URL, `nats://user:password@host:4222/?stream=ORDERS&consumer=billing&…` (`tls://` for TLS); user and password
+//! percent-encoded:
 //!
 //! | parameter | method | default |
 //! |---|---|---|

@@ -8,8 +8,10 @@ pub(crate) use inbox_source::settings::{invalid, read, unknown};
 use percent_encoding::percent_decode_str;
 use url::Url;
 
-/// The URL schemes of this source.
-pub const SCHEMES: &[&str] = &["nats"];
+/// The URL schemes of this source. The second is TLS.
+pub const SCHEMES: &[&str] = &["nats", TLS];
+
+const TLS: &str = "tls";
 
 const KEYS: &str =
     "stream, consumer, create, filter, ack_wait_ms, max_deliver, confirm, dead_letters";
@@ -20,13 +22,15 @@ const MIN_ACK_WAIT: Duration = Duration::from_secs(1);
 /// Where the server is, and how to reach it. `Debug` shows no credentials.
 #[derive(Clone)]
 pub struct Connection {
+    tls: bool,
     host: String,
     port: u16,
     credentials: Option<(String, String)>,
 }
 
 impl Connection {
-    /// Reads `nats://user:password@host:4222`; user and password are percent-encoded, and may be left out.
+    /// Reads `nats://user:password@host:4222`; user and password are percent-encoded, and may be left out. The scheme `tls` is
+    /// TLS; with `nats` it is used where the server asks for it.
     ///
     /// # Errors
     /// `Invalid` for another scheme, no host or any parameter.
@@ -48,6 +52,7 @@ impl Connection {
             (user, password) => Some((decode(user)?, decode(password.unwrap_or_default())?)),
         };
         Ok(Self {
+            tls: url.scheme() == TLS,
             host: url.host_str().unwrap_or_default().to_owned(),
             port: url.port().unwrap_or(4222),
             credentials,
@@ -56,7 +61,8 @@ impl Connection {
 
     /// The address without credentials.
     pub(crate) fn server(&self) -> String {
-        format!("nats://{}:{}", self.host, self.port)
+        let scheme = if self.tls { TLS } else { "nats" };
+        format!("{scheme}://{}:{}", self.host, self.port)
     }
 
     pub(crate) fn options(&self) -> ConnectOptions {
@@ -64,7 +70,9 @@ impl Connection {
             .name("inbox")
             .connection_timeout(Duration::from_secs(5))
             .request_timeout(Some(Duration::from_secs(5)))
-            .ping_interval(Duration::from_secs(5));
+            .ping_interval(Duration::from_secs(5))
+            // Also of servers that the server tells of.
+            .require_tls(self.tls);
         match &self.credentials {
             Some((user, password)) => options.user_and_password(user.clone(), password.clone()),
             None => options,
@@ -214,7 +222,7 @@ impl NatsOptions {
 }
 
 pub(crate) fn parse(url: &str) -> Result<Url> {
-    let bad = || invalid("the URL must be nats://host:4222/…");
+    let bad = || invalid("the URL must be nats:// or tls:// and host:4222/…");
     let url = Url::parse(url).map_err(|_| bad())?;
     let fits = SCHEMES.contains(&url.scheme()) && url.host_str().is_some();
     if !fits || !matches!(url.path(), "" | "/") || url.fragment().is_some() {
@@ -252,6 +260,8 @@ mod tests {
         assert!(options.create);
         assert_eq!(options.ack_wait, Duration::from_secs(2));
         assert!(!format!("{options:?}").contains("cret"));
+        let encrypted = NatsOptions::from_url(&url.replacen("nats", "tls", 1)).unwrap();
+        assert_eq!(encrypted.connection.server(), "tls://db:4333");
     }
 
     #[test]

@@ -29,7 +29,7 @@ const KINDS: [Kind; 6] = [
     },
     Kind {
         name: "NATS",
-        schemes: &["nats"],
+        schemes: &["nats", "tls"],
         feature: "nats",
         is_built: cfg!(feature = "nats"),
         url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER",
