@@ -1,9 +1,12 @@
 //! What the client calls back. Each call comes from within a poll, on the consumer's own thread; it is
 //! only noted here, so that nothing ever waits within the client.
 
-use std::sync::{
-    Arc, Mutex, PoisonError,
-    atomic::{AtomicBool, Ordering},
+use std::{
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::{Duration, Instant},
 };
 
 use rdkafka::{
@@ -14,7 +17,14 @@ use rdkafka::{
     types::RDKafkaRespErr,
 };
 
-use crate::{offsets::Place, shared::Shared};
+use crate::{
+    error::{is_of_connection, is_of_tls},
+    offsets::Place,
+    shared::Shared,
+};
+
+/// How often is warned of a connection that is refused over and over, at most.
+const WARN_EVERY: Duration = Duration::from_secs(60);
 
 /// What happened.
 pub(crate) enum Event {
@@ -30,10 +40,18 @@ pub(crate) enum Event {
     Committed(KafkaResult<()>),
 }
 
+/// What was said of the last connection that failed, and when one was last warned of.
+#[derive(Default)]
+struct FailedConnection {
+    reason: Option<String>,
+    warned: Option<Instant>,
+}
+
 pub(crate) struct Context {
     shared: Arc<Shared>,
     read_committed: bool,
     events: Mutex<Vec<Event>>,
+    failed_connection: Mutex<FailedConnection>,
     /// From now on partitions are let go at once.
     closing: AtomicBool,
 }
@@ -46,12 +64,20 @@ impl Context {
             shared,
             read_committed,
             events: Mutex::default(),
+            failed_connection: Mutex::default(),
             closing: AtomicBool::new(false),
         }
     }
 
     pub(crate) fn take_events(&self) -> Vec<Event> {
         std::mem::take(&mut *self.events.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// What the client said of the last connection that failed.
+    pub(crate) fn failed_connection(&self) -> Option<String> {
+        let failed = self.failed_connection.lock();
+        let failed = failed.unwrap_or_else(PoisonError::into_inner);
+        failed.reason.clone()
     }
 
     pub(crate) fn close(&self) {
@@ -95,9 +121,21 @@ impl ClientContext for Context {
             .set_lag((!known.is_empty()).then(|| known.iter().sum()));
     }
 
-    /// The same comes out of the poll.
+    /// The same comes out of the poll, without the reason.
     fn error(&self, error: KafkaError, reason: &str) {
         tracing::debug!(%error, reason, "the client has trouble");
+        if !is_of_connection(&error) {
+            return;
+        }
+        let failed = self.failed_connection.lock();
+        let mut failed = failed.unwrap_or_else(PoisonError::into_inner);
+        failed.reason = Some(reason.to_owned());
+        // One broker of several is no outage, but what is on it waits.
+        let is_due = failed.warned.is_none_or(|at| at.elapsed() >= WARN_EVERY);
+        if is_of_tls(&error) && is_due {
+            failed.warned = Some(Instant::now());
+            tracing::warn!("a broker is not connected to, and tried again: {reason}");
+        }
     }
 }
 

@@ -7,7 +7,13 @@ use rdkafka::error::{KafkaError, RDKafkaErrorCode as Code};
 pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
     let text = match error {
         KafkaError::ClientConfig(_, _, name, _) => {
-            format!("{doing}: the property {name} does not take this value")
+            let advice = match name.as_str() {
+                "security.protocol" => {
+                    "; TLS needs rdkafka with the feature `ssl` or `ssl-vendored`"
+                }
+                _ => "",
+            };
+            format!("{doing}: the property {name} does not take this value{advice}")
         }
         _ => match error.rdkafka_error_code() {
             Some(code) => of_code(doing, code),
@@ -19,6 +25,35 @@ pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
     } else {
         SourceError::transient(text)
     }
+}
+
+/// The same of an outage, with what the client said of the last connection that failed: why no broker can be reached is in that
+/// alone.
+pub(crate) fn outage(error: &KafkaError, failed_connection: Option<&str>) -> SourceError {
+    match (error.rdkafka_error_code(), failed_connection) {
+        (Some(Code::AllBrokersDown), Some(reason)) => {
+            // The client says the same of both.
+            let advice = match reason.contains("certificate verify failed") {
+                true => "; or the certificate is for another name",
+                false => "",
+            };
+            SourceError::transient(format!("no broker can be reached: {reason}{advice}"))
+        }
+        _ => source_error("receiving", error),
+    }
+}
+
+/// Whether it is of one connection.
+pub(crate) fn is_of_connection(error: &KafkaError) -> bool {
+    matches!(
+        error.rdkafka_error_code(),
+        Some(Code::BrokerTransportFailure | Code::Resolve | Code::SSL)
+    )
+}
+
+/// Whether it is a refused certificate, or TLS that failed otherwise.
+pub(crate) fn is_of_tls(error: &KafkaError) -> bool {
+    error.rdkafka_error_code() == Some(Code::SSL)
 }
 
 fn of_code(doing: &str, code: Code) -> String {
@@ -60,7 +95,6 @@ pub(crate) fn is_permanent(error: &KafkaError) -> bool {
                 | Code::InvalidTopic
                 | Code::MessageSizeTooLarge
                 | Code::SaslAuthenticationFailed
-                | Code::SSL
                 | Code::TopicAuthorizationFailed
                 | Code::TransactionalIdAuthorizationFailed
                 | Code::UnsupportedFeature
@@ -113,11 +147,23 @@ mod tests {
     }
 
     #[test]
+    fn why_no_broker_can_be_reached_is_told() {
+        let down = KafkaError::MessageConsumption(Code::AllBrokersDown);
+        let told = outage(&down, Some("certificate verify failed"));
+        assert!(told.is_transient());
+        assert!(told.to_string().contains("certificate"), "{told}");
+        let missing = KafkaError::MessageConsumption(Code::UnknownTopic);
+        let told = outage(&missing, Some("certificate verify failed"));
+        assert!(!told.to_string().contains("certificate"), "{told}");
+    }
+
+    #[test]
     fn what_waiting_mends_is_transient() {
         for (code, transient) in [
             (Code::AllBrokersDown, true),
             (Code::UnknownTopicOrPartition, true),
             (Code::SaslAuthenticationFailed, false),
+            (Code::SSL, true),
             (Code::FencedInstanceId, false),
         ] {
             let error = source_error("receiving", &KafkaError::MessageConsumption(code));

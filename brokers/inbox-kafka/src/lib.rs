@@ -89,6 +89,8 @@
 //! # Errors and reconnecting
 //! The client connects again by itself, and finds brokers, leaders and coordinators that have moved. While no
 //! broker answers, or the topic is not there, the source fails transiently, so that the receiver's outage shows.
+//! So it does while no broker's certificate is accepted, and says what the client says of the last connection; of a single broker
+//! whose certificate is refused there is a warning.
 //! A wrong password, missing rights, or a group of members with another assignment strategy fail for good. A
 //! member that gave no sign of life for the session time-out has lost its partitions: what is in flight is
 //! given up, and the member joins again.
@@ -104,11 +106,16 @@
 //! broker, topics need three replicas and `min.insync.replicas=2`. Retention has to be longer than the
 //! longest time for which nobody receives.
 //!
-//! TLS and SCRAM come from the client: add it with the feature that you want.
+//! # TLS
+//! TLS and SCRAM come from the client: add it with the feature that you want. Without one, a source that is to use TLS fails for
+//! good when it connects, and says so.
 //!
 //! ```toml
 //! rdkafka = { version = "0.39", features = ["ssl-vendored"] }
 //! ```
+//!
+//! The brokers' certificates and names are checked, against `tls_ca_file` or else the system's certificates; with the system's
+//! OpenSSL (the feature `ssl`) those of the file that the environment variable `SSL_CERT_FILE` names. Brokers have to advertise names that are in their certificates.
 //!
 //! # Settings
 //! Of a URL, `kafka://user:password@host:9092,host:9092/?topic=orders&group=billing&…`; user and password

@@ -1,6 +1,6 @@
 //! What a source is told: where the brokers are, and how it consumes.
 
-use std::{fmt, time::Duration};
+use std::{fmt, fs, time::Duration};
 
 use inbox_api::{Result, error_text, hide_password};
 pub(crate) use inbox_source::settings::{invalid, unknown};
@@ -165,7 +165,7 @@ impl Connection {
             ));
         }
         let mut connection = Self::new(hosts);
-        let mut sasl = None;
+        let (mut sasl, mut ca_file) = (None, None);
         let mut others = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (key, value) = pair.split_once('=').unwrap_or((pair, ""));
@@ -190,9 +190,18 @@ impl Connection {
                         _ => return Err(invalid("tls must be true or false")),
                     };
                 }
-                "tls_ca_file" => connection = connection.property("ssl.ca.location", value)?,
+                "tls_ca_file" => ca_file = Some(value),
                 _ => others.push((key, value)),
             }
+        }
+        if let Some(file) = ca_file {
+            if !connection.tls {
+                return Err(invalid("tls_ca_file needs tls=true"));
+            }
+            // The client itself would say so only when it connects, again and again.
+            let read = fs::metadata(&file);
+            read.map_err(|error| invalid(format!("reading tls_ca_file: {error}")))?;
+            connection = connection.property("ssl.ca.location", file)?;
         }
         connection.credentials = match (user, sasl) {
             (Some(user), Some(sasl)) => {
@@ -639,6 +648,14 @@ mod tests {
             ),
             ("kafka://h/?topic=^t&group=g&rejected=stop", "no name"),
             ("kafka://u:p@h/?topic=t&group=g&rejected=stop", "sasl"),
+            (
+                "kafka://h/?topic=t&group=g&rejected=stop&tls_ca_file=ca.pem",
+                "needs tls=true",
+            ),
+            (
+                "kafka://h/?topic=t&group=g&rejected=stop&tls=true&tls_ca_file=nowhere.pem",
+                "reading tls_ca_file",
+            ),
             (
                 "kafka://h/?topic=t&group=g&rejected=stop&prefetch_kb=-1",
                 "prefetch_kb",

@@ -20,7 +20,7 @@ use rdkafka::{
     Message, Offset, TopicPartitionList,
     config::FromClientConfigAndContext as _,
     consumer::{Consumer as _, base_consumer::PartitionQueue},
-    error::KafkaResult,
+    error::{KafkaError, KafkaResult},
     message::BorrowedMessage,
 };
 use tokio::sync::mpsc::UnboundedSender;
@@ -31,7 +31,7 @@ use crate::{
     context::{Consumer, Context, Event, assign, unassign},
     delivery::{KafkaDelivery, Rejecter},
     envelope::{Original, read},
-    error::{is_fatal, is_outage, source_error},
+    error::{is_fatal, is_outage, outage, source_error},
     offsets::Place,
     shared::{Shared, Ticket},
 };
@@ -151,7 +151,7 @@ impl Poller {
                 }
                 Err(error) if is_fatal(&error) => return Err(source_error("receiving", &error)),
                 Err(error) if is_outage(&error) => {
-                    let _ = self.supply.send(Err(source_error("receiving", &error)));
+                    let _ = self.supply.send(Err(self.outage(&error)));
                 }
                 Err(error) => tracing::debug!(%error, "the client tries again"),
             }
@@ -364,12 +364,17 @@ impl Poller {
                     return Err(source_error("receiving", &error));
                 }
                 Some(Err(error)) if is_outage(&error) => {
-                    let _ = self.supply.send(Err(source_error("receiving", &error)));
+                    let _ = self.supply.send(Err(self.outage(&error)));
                 }
                 Some(Err(error)) => tracing::debug!(%error, %place, "the client tries again"),
             }
         }
         Ok(true)
+    }
+
+    fn outage(&self, error: &KafkaError) -> SourceError {
+        let failed_connection = self.consumer.context().failed_connection();
+        outage(error, failed_connection.as_deref())
     }
 
     fn accept(&self, place: &Place, message: &BorrowedMessage<'_>) {
