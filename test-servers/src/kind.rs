@@ -44,7 +44,8 @@ pub enum Kind {
     Ferretdb,
     /// ElasticMQ, which speaks the protocol of Amazon SQS. Its URL is what those of its queues begin with.
     Elasticmq,
-    /// Apache Kafka in KRaft mode, one process that is broker and controller. Topics are not made by themselves.
+    /// Apache Kafka in KRaft mode, one process that is broker and controller. Topics are not made by themselves. Its second
+    /// listener, `EXTRA`, has no TLS unless it is given some; its port stands in `server.properties` in the server's directory.
     Kafka,
     /// RabbitMQ, one node, with streams and the management plug-in, whose ports stand in `rabbitmq.conf` in the server's
     /// directory.

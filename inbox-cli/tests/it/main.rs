@@ -50,3 +50,11 @@ mod serve;
 mod sqs;
 mod stopping;
 mod support;
+#[cfg(any(
+    feature = "kafka",
+    feature = "nats",
+    feature = "rabbitmq",
+    feature = "redis-streams",
+    feature = "sqs"
+))]
+mod tls;

@@ -59,18 +59,20 @@ impl Recipe for Kafka {
         java::program(SERVER)
     }
 
-    /// The second is the controller's.
+    /// The second is the controller's, the third that of the listener `EXTRA`, to which a test can give another protocol, such
+    /// as TLS: `--override listener.security.protocol.map=…`.
     fn ports(&self) -> usize {
-        2
+        3
     }
 
     fn prepare(&self, _: &Program, home: &Path, ports: &[u16]) -> io::Result<Vec<Command>> {
-        let (broker, controller) = (ports[0], ports[1]);
+        let (broker, controller, extra) = (ports[0], ports[1], ports[2]);
         let settings = format!(
             "{SETTINGS}\
              controller.quorum.voters=1@127.0.0.1:{controller}\n\
-             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller}\n\
-             advertised.listeners=PLAINTEXT://127.0.0.1:{broker}\n"
+             listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,EXTRA:PLAINTEXT\n\
+             listeners=PLAINTEXT://127.0.0.1:{broker},CONTROLLER://127.0.0.1:{controller},EXTRA://127.0.0.1:{extra}\n\
+             advertised.listeners=PLAINTEXT://127.0.0.1:{broker},EXTRA://localhost:{extra}\n"
         );
         fs::write(home.join("server.properties"), settings)?;
         fs::write(home.join("log4j2.properties"), LOGGING)?;
