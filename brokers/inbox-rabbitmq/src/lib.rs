@@ -109,7 +109,9 @@
 //! acknowledged back. Dropping the source does the same without being waited for.
 //!
 //! # TLS
-//! With the Cargo feature `tls` (rustls, with the system's certificates) `amqps://` is TLS. Client certificates are not there.
+//! With the Cargo feature `tls` (rustls) `amqps://` is TLS. The server's certificate is checked against the system's, or those of
+//! the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a transient error, which says why. Client
+//! certificates are not there.
 //!
 //! # Settings
 //! Of a URL, `amqp://user:password@host:5672/vhost?queue=orders&…`; user, password and virtual host percent-encoded:

@@ -101,7 +101,11 @@
 //! # The server
 //! Redis 6.2 or later, or Valkey. A user needs `XREADGROUP`, `XACK`, `XAUTOCLAIM`, `XCLAIM`, `XPENDING`, `XINFO`, `XGROUP`,
 //! `EVAL` and `EVALSHA`; `XADD` for dead letters and publishing, `XDEL` to delete. Clusters and Sentinel are not supported.
-//! TLS is the Cargo feature `tls`.
+//!
+//! # TLS
+//! With the Cargo feature `tls` (rustls) `rediss+stream://` is TLS. The server's certificate is checked against `tls_ca_file`, or
+//! else the system's, or those of the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a transient
+//! error, which says why. Client certificates are not there.
 //!
 //! # Settings
 //! Of a URL, `redis+stream://user:password@host:6379/0?stream=orders&group=billing&…` (`rediss+stream://` for TLS); user and
@@ -116,7 +120,7 @@
 //! | `payload=FIELD` | [`payload`](RedisStreamsOptions::payload) | `payload` |
 //! | `dead_letters=STREAM` | [`dead_letters`](RedisStreamsOptions::dead_letters) | none |
 //! | `delete=true`, `false` | [`delete`](RedisStreamsOptions::delete) | `false` |
-//! | `tls_ca_file` | [`Connection::from_url`] | the usual certificates |
+//! | `tls_ca_file` | [`Connection::from_url`] | the system's certificates |
 //!
 //! # Long runs
 //! `cargo test -p inbox-redis-streams` runs the suite of `source-tests`, with kills of consumers and of the server in a small

@@ -84,6 +84,10 @@
 //! A service that cannot be reached, fails or throttles is a transient error. Refused credentials or permissions, and a
 //! queue that is not there, are permanent.
 //!
+//! # TLS
+//! `sqs://` is HTTPS with rustls, and `sqs+http://` is not encrypted. The service's certificate is checked against the system's, or
+//! those of the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a transient error, which says why.
+//!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) waits for the last request ([`wait`](SqsOptions::wait)), and gives back what was not
 //! deleted. Dropping the source leaves what it had to `visibility`.
