@@ -291,3 +291,28 @@ async fn a_worker_that_was_idle_claims_among_other_writers() {
     }
     assert_eq!(claimed, 100);
 }
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_caller_without_a_pause_leaves_the_file_to_other_processes() {
+    let inbox = test_inbox().await;
+    let other = inbox.other().await;
+    let busy = inbox.store.clone();
+    let at_work = tokio::spawn(async move {
+        for n in 0.. {
+            let Begun::Run(leased) = busy
+                .begin(&message(&format!("{n}")), &terms())
+                .await
+                .unwrap()
+            else {
+                panic!("{n} does not run");
+            };
+            settle(&busy, &leased.lease, processed()).await;
+        }
+    });
+    for n in 0..50 {
+        let received = other.receive_one(&message(&format!("other {n}"))).await;
+        assert_eq!(received.unwrap(), Receipt::Accepted);
+        assert!(!at_work.is_finished());
+    }
+    at_work.abort();
+}
