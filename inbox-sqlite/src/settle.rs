@@ -8,8 +8,8 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, AttemptEnd, Bytes, Invalid, Outcome, PastAttempt, Result, Settled, Settlement,
-    State, check_size, duration_micros, error_text,
+    AfterDead, AttemptEnd, Bytes, Effect, Error, Invalid, Outcome, PastAttempt, Result, Settled,
+    Settlement, State, check_size, duration_micros, error_text,
 };
 use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
@@ -254,6 +254,11 @@ pub(crate) fn parameters(chunk: Chunk<SettleRow<'_>>) -> Result<Parameters> {
     })
 }
 
+/// A failure behind the statement that settles, which may be committed by itself.
+fn unclear_end(error: sqlx::Error) -> Error {
+    failed(error).with_effect(Effect::Unknown)
+}
+
 /// The newest token of each row.
 pub(crate) fn read_tokens(returned: &[SqliteRow]) -> sqlx::Result<HashMap<i64, i64>> {
     returned.iter().map(seq_and_token).collect()
@@ -343,8 +348,8 @@ impl<'a> Batch<'a> {
             .bind(json(&unclear)?)
             .fetch_all(connection)
             .await
-            .map_err(failed)?;
-        newest.extend(read_tokens(&returned).map_err(failed)?);
+            .map_err(unclear_end)?;
+        newest.extend(read_tokens(&returned).map_err(unclear_end)?);
         Ok(newest)
     }
 
