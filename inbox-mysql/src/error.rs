@@ -73,6 +73,13 @@ const DAMAGED: [u16; 4] = [1034, 1035, 1194, 1195];
 /// What they mean where the table is one of the server's own temporary ones: that their disk was full.
 const TABLE_FULL: u16 = 1114;
 
+/// Stands for anything.
+const UNKNOWN_ERROR: u16 = 1105;
+/// With this, in every language, an update of several tables was given up without a word: the server was stopping.
+const GIVEN_UP: &str = "An error occurred in multi-table update";
+/// The query was interrupted.
+const INTERRUPTED: u16 = 1317;
+
 /// The number that says what happened.
 fn telling(number: u16, message: &str) -> u16 {
     // So they are called in every language, by their files and by themselves.
@@ -81,6 +88,8 @@ fn telling(number: u16, message: &str) -> u16 {
         .any(|name| message.contains(name));
     if is_temporary && DAMAGED.contains(&number) {
         TABLE_FULL
+    } else if number == UNKNOWN_ERROR && message == GIVEN_UP {
+        INTERRUPTED
     } else {
         number
     }
@@ -199,6 +208,14 @@ mod tests {
             let (found, _, effect) = of_server(telling(number, &message));
             assert_eq!((found, effect), (kind, Effect::None), "{number} {table}");
         }
+    }
+
+    #[test]
+    fn an_update_that_was_given_up_is_an_outage() {
+        let (kind, _, effect) = of_server(telling(UNKNOWN_ERROR, GIVEN_UP));
+        assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown));
+        let (kind, _, _) = of_server(telling(UNKNOWN_ERROR, "Unknown error"));
+        assert_eq!(kind, ErrorKind::Other);
     }
 
     #[test]
