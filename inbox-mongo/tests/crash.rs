@@ -32,7 +32,7 @@ use inbox_mongo::{
     MongoOptions, MongoStore, MongoTransaction,
     mongodb::bson::{Document, doc},
 };
-use test_servers::{HarmedServer, Kind, Server, find_own, find_own_on_small_disk, or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, find_own_to_harm, or_skip};
 
 /// The database of the one inbox on each server.
 const DATABASE: &str = "inbox";
@@ -59,11 +59,11 @@ fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
     if set {
         return or_skip(Kind::MongodbSet, find_own(Kind::MongodbSet, &arguments));
     }
-    if let Ok(server) = find_own_on_small_disk(Kind::Mongodb, &arguments) {
+    if let Ok(server) = find_own_to_harm(Kind::Mongodb, &arguments) {
         return Ok(Some(server));
     }
     let arguments = ["-c", "max_wal_size=128MB"];
-    let found = find_own_on_small_disk(Kind::Ferretdb, &arguments);
+    let found = find_own_to_harm(Kind::Ferretdb, &arguments);
     or_skip(Kind::Ferretdb, found)
 }
 

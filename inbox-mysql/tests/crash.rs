@@ -20,7 +20,7 @@ use conformance_tests::{
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_mysql::{MySqlOptions, MySqlStore, conformance::Effects};
-use test_servers::{HarmedServer, Kind, Server, find_own, find_own_on_small_disk, or_skip};
+use test_servers::{HarmedServer, Kind, Server, find_own, find_own_to_harm, or_skip};
 
 #[allow(
     dead_code,
@@ -53,7 +53,7 @@ impl Target for Database {
         };
         let found = tokio::task::spawn_blocking(move || match kind {
             Kind::Galera => find_own(kind, &[limit]),
-            _ => find_own_on_small_disk(kind, &[limit]),
+            _ => find_own_to_harm(kind, &[limit]),
         })
         .await?;
         let server = or_skip(kind, found)?.ok_or("no server")?;

@@ -25,7 +25,7 @@ use inbox_postgres::{
     PostgresOptions, PostgresStore,
     conformance::{Effects, TestSchema},
 };
-use test_servers::{HarmedServer, Kind, Server, find_own, find_own_on_small_disk};
+use test_servers::{HarmedServer, Kind, Server, find_own, find_own_to_harm};
 
 /// How long an operation may take, so that connections that have gone silent are noticed.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -67,7 +67,7 @@ impl Target for Database {
         let site: Box<dyn Site> = if self.is_pair {
             Box::new(Pair::start(kind, limits).await?)
         } else {
-            let find = move || find_own_on_small_disk(kind, &limits);
+            let find = move || find_own_to_harm(kind, &limits);
             let server = tokio::task::spawn_blocking(find).await??;
             let server = HarmedServer::behind_proxy(server).await?;
             Box::new(Harmed {

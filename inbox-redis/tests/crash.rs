@@ -29,7 +29,7 @@ use conformance_tests::{
 };
 use inbox_api::{Schema as _, Store as _};
 use inbox_redis::{RedisOptions, RedisStore};
-use test_servers::{HarmedServer, Kind, find_own_on_small_disk, locate, or_skip};
+use test_servers::{HarmedServer, Kind, find_own_to_harm, locate, or_skip};
 
 /// Every worker process has this many shards' keys to deal with in the second run.
 const SHARDS: &str = "INBOX_CRASH_SHARDS";
@@ -78,7 +78,7 @@ impl Target for Redis {
         } else {
             let kind = self.kind;
             let found =
-                tokio::task::spawn_blocking(move || find_own_on_small_disk(kind, &[])).await?;
+                tokio::task::spawn_blocking(move || find_own_to_harm(kind, &[])).await?;
             let server = or_skip(kind, found)?.ok_or("there is no server here")?;
             let server = HarmedServer::behind_proxy(server).await?;
             Box::new(Place {

@@ -63,6 +63,12 @@ pub enum Error {
         /// The kind of server.
         kind: Kind,
     },
+    /// The server goes by the machine's clock, which is not moved.
+    #[error("the {kind} server has no clock of its own")]
+    NoMovableClock {
+        /// The kind of server.
+        kind: Kind,
+    },
     /// The server was found but did not come up.
     #[error("the {kind} server did not start: {reason}\nits log ends:\n{log}")]
     DidNotStart {

@@ -65,17 +65,36 @@ pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
     find_within(Surroundings::default, kind, arguments)
 }
 
-/// As [`find_own`], with a small disk of its own that can be [filled](Server::fill_disk), where one can be made: the server
-/// has to be an installed one, and only root makes disks. Of a server behind another, it is the disk of that one.
+/// As [`find_own`], with what a test needs to do more harm, where it can be had. The server has to be an installed one:
+/// - a small disk of its own that can be [filled](Server::fill_disk): only root makes disks;
+/// - a clock of its own that can be [moved](Server::move_clock): with `libfaketime`. A line on standard error says
+///   why there is none.
+///
+/// Of a server behind another, it is the disk and the clock of that one.
 ///
 /// # Errors
 /// As [`find`].
-pub fn find_own_on_small_disk(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
-    let small = || Surroundings {
-        small_disk: true,
-        ..Surroundings::default()
+pub fn find_own_to_harm(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
+    let within = |movable: bool| {
+        let fragile = || Surroundings {
+            small_disk: true,
+            clocks: Clocks::movable(kind).ok().filter(|_| movable),
+        };
+        find_within(fragile, kind, arguments)
     };
-    find_within(small, kind, arguments)
+    let (server, reason) = match (within(true), Clocks::movable(kind)) {
+        (server, Err(skipped)) => (server?, skipped.reason),
+        // If it is not for the clock, it fails again.
+        (Err(NoServer::Failed(error)), Ok(_)) => (within(false)?, error.to_string()),
+        (server, Ok(_)) => (
+            server?,
+            "only an installed server can have another".to_owned(),
+        ),
+    };
+    if !server.has_movable_clock() {
+        report(kind, &format!("its clock is not moved: {reason}"));
+    }
+    Ok(server)
 }
 
 fn find_within(

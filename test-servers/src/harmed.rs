@@ -62,7 +62,7 @@ impl HarmedServer {
         &self.url
     }
 
-    /// What can be done to it: everything, but that only a [small disk](crate::find_own_on_small_disk) is filled.
+    /// What can be done to it: everything, but that only a [small disk](crate::find_own_to_harm) is filled.
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults

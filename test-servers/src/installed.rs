@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use nix::sys::signal::Signal;
 use nix::unistd::{Pid, User};
 
-use crate::clocks::Clocks;
+use crate::clocks::{self, Clocks};
 use crate::disk;
 use crate::error::{Doing as _, Error};
 use crate::kind::Kind;
@@ -81,7 +81,9 @@ impl Installed {
         let home = program
             .temporary_directory()
             .join(format!("test-servers-{process}-{random:08x}"));
-        let watchdog = Watchdog::over_directory(&home, recipe.sweep())
+        let of_clocks = surroundings.clocks.as_ref().map_or("", |_| clocks::SWEEP);
+        let sweep = [recipe.sweep(), of_clocks].concat();
+        let watchdog = Watchdog::over_directory(&home, &sweep)
             .doing("creating a temporary directory and its watchdog")?;
         // In a container, root may not be allowed to.
         surroundings.small_disk = surroundings.small_disk && disk::mount(&home).is_ok();
@@ -150,6 +152,20 @@ impl Installed {
 
     pub(crate) fn has_small_disk(&self) -> bool {
         self.surroundings.small_disk
+    }
+
+    /// Whether its nodes have one clock, which can be moved.
+    pub(crate) fn has_movable_clock(&self) -> bool {
+        let clocks = self.surroundings.clocks.as_ref();
+        clocks.is_some_and(Clocks::is_movable)
+    }
+
+    /// Lets that clock be ahead by so many microseconds.
+    pub(crate) fn move_clock(&self, ahead: i64) -> Result<(), Error> {
+        if !self.has_movable_clock() {
+            return Err(Error::NoMovableClock { kind: self.kind });
+        }
+        clocks::move_clock(&self.home, ahead).doing("moving a clock")
     }
 
     pub(crate) fn start(&mut self) -> Result<(), Error> {
@@ -293,6 +309,11 @@ impl Installed {
             .recipe
             .prepare(&self.program, &self.home, &self.port_numbers())
             .doing("preparing a data directory")?;
+        if let Some(clocks) = &self.surroundings.clocks {
+            clocks
+                .prepare(&self.home)
+                .doing("preparing a server's clock")?;
+        }
         self.hand_over().doing("handing over a data directory")?;
         for command in commands {
             // Killed half-way, initdb would leave shared memory; it takes only seconds.
@@ -389,9 +410,16 @@ impl Installed {
             }
             command.args(&self.arguments);
             if let Some(clocks) = &self.surroundings.clocks {
-                command = clocks.around(node, &command);
+                let root = self.program.root.as_deref().unwrap_or(Path::new("/"));
+                command = clocks
+                    .around(&self.home, root, node, &command)
+                    .doing("preparing a server's clock")?;
             }
-            self.nodes[node] = Some(self.process(&command)?);
+            let process = self.process(&command)?;
+            if self.surroundings.clocks.is_some() {
+                Clocks::note(&self.home, process.group()).doing("noting a process")?;
+            }
+            self.nodes[node] = Some(process);
         }
         self.instruct(End::Kill)?;
         for &node in nodes {

@@ -89,7 +89,7 @@ pub use debian::ADDED;
 pub use disk::SmallDisk;
 pub use error::{Error, NoServer, Skipped};
 pub use find::{
-    REQUIRE, find, find_own, find_own_on_small_disk, find_own_with_clocks, locate, or_skip,
+    REQUIRE, find, find_own, find_own_to_harm, find_own_with_clocks, locate, or_skip,
     require_or_skip,
 };
 pub use harmed::HarmedServer;

@@ -28,8 +28,8 @@ pub(crate) struct Process {
 impl Process {
     /// Creates the process, which then waits for [`release`](Self::release).
     ///
-    /// The server sees only the environment set here, so that variables like `PGDATA` of the
-    /// caller do not reach it. It works in `home` and writes to the file `log` in it. With a
+    /// The server sees only the environment set here and in the command, so that variables like `PGDATA`
+    /// of the caller do not reach it. It works in `home` and writes to the file `log` in it. With a
     /// `root`, it runs with that as its root directory, in which `home` and the paths of the
     /// command mean what they mean here.
     pub(crate) fn prepare(
@@ -67,6 +67,11 @@ impl Process {
             .env("HOME", home)
             .env("TMPDIR", home)
             .env("LC_ALL", "C")
+            .envs(
+                server
+                    .get_envs()
+                    .filter_map(|(name, value)| Some((name, value?))),
+            )
             .current_dir(home)
             .process_group(0)
             .stdin(Stdio::piped())

@@ -289,7 +289,7 @@ impl Server {
         }
     }
 
-    /// Takes up all room on the disk of one that was found [on a small disk](crate::find_own_on_small_disk), until
+    /// Takes up all room on the disk of one that was found [on a small disk](crate::find_own_to_harm), until
     /// [`clear_disk`](Self::clear_disk). A server may end at that.
     ///
     /// # Errors
@@ -312,6 +312,30 @@ impl Server {
             Backing::Installed(server) => Ok(server),
             Backing::Behind { behind, .. } => behind.on_disk(),
             Backing::Shared | Backing::Docker(_) => Err(Error::NoSmallDisk { kind: self.kind }),
+        }
+    }
+
+    /// Whether it has a clock of its own that can be moved.
+    #[must_use]
+    pub fn has_movable_clock(&self) -> bool {
+        match &self.backing {
+            Backing::Shared | Backing::Docker(_) => false,
+            Backing::Installed(server) => server.has_movable_clock(),
+            Backing::Behind { behind, .. } => behind.has_movable_clock(),
+        }
+    }
+
+    /// Lets the clock of one that was found [to be harmed](crate::find_own_to_harm) be ahead of the true time by so
+    /// many microseconds from now on, or behind it by a negative number. It jumps there at once, for all of its processes,
+    /// and keeps the distance when it is started again. How it measures time that passes does not change.
+    ///
+    /// # Errors
+    /// [`Error::NoMovableClock`], or if the operating system refuses.
+    pub fn move_clock(&self, ahead_micros: i64) -> Result<(), Error> {
+        match &self.backing {
+            Backing::Installed(server) => server.move_clock(ahead_micros),
+            Backing::Behind { behind, .. } => behind.move_clock(ahead_micros),
+            Backing::Shared | Backing::Docker(_) => Err(Error::NoMovableClock { kind: self.kind }),
         }
     }
 

@@ -2,6 +2,7 @@
 //! while paused, and nothing is left afterwards, not even of a test process that is killed.
 
 mod client;
+mod clocks;
 mod clusters;
 mod postgres;
 

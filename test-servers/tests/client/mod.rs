@@ -106,6 +106,20 @@ impl Client {
         self.run(statement)?.finish()
     }
 
+    /// What the server's clock shows, in seconds since 1970.
+    pub(crate) fn time(&self) -> Result<f64, Box<dyn Error>> {
+        let answer = self.ask(match self.kind {
+            kind if is_redis(kind) => "TIME",
+            Kind::Postgres | Kind::Postgres18 => "SELECT extract(epoch FROM clock_timestamp())",
+            _ => "SELECT unix_timestamp(sysdate(6))",
+        })?;
+        // Redis answers with the seconds and the microseconds, a line each.
+        let mut lines = answer.lines();
+        let seconds: f64 = lines.next().unwrap_or_default().parse()?;
+        let micros: f64 = lines.next().unwrap_or("0").parse()?;
+        Ok(seconds + micros / 1e6)
+    }
+
     fn run(&self, statement: &str) -> Result<Running, Box<dyn Error>> {
         let mut command = match self.kind {
             Kind::Postgres | Kind::Postgres18 | Kind::Pgbouncer => {

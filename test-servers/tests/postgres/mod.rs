@@ -1,6 +1,6 @@
 //! What is particular to PostgreSQL: arguments, PgBouncer in front of a server, standbys.
 
-use test_servers::{Error, Kind, find_own, find_own_on_small_disk, or_skip};
+use test_servers::{Error, Kind, find_own, find_own_to_harm, or_skip};
 
 use crate::client::{Client, PostgresSession};
 use crate::{Outcome, Server};
@@ -37,7 +37,7 @@ fn its_disk_can_be_full() -> Outcome {
     assert!(matches!(refused, Err(Error::NoSmallDisk { .. })));
     drop(server);
 
-    let found = find_own_on_small_disk(Kind::Postgres, &[]);
+    let found = find_own_to_harm(Kind::Postgres, &[]);
     let Some(mut server) = or_skip(Kind::Postgres, found)? else {
         return Ok(());
     };
