@@ -50,7 +50,13 @@ const LIFETIME: u64 = 5;
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// The faults that need no proxy.
-const OF_SERVERS: [Fault; 4] = [Fault::Killed, Fault::Stopped, Fault::Paused, Fault::Filled];
+const OF_SERVERS: [Fault; 5] = [
+    Fault::Killed,
+    Fault::Stopped,
+    Fault::Paused,
+    Fault::Filled,
+    Fault::ClockMoved,
+];
 
 /// The server to harm, if there is one.
 fn server(set: bool) -> Result<Option<Server>, test_servers::Error> {
@@ -153,6 +159,10 @@ impl Site for OneServer {
 
     async fn harm(&self, fault: Fault) -> Offered<()> {
         self.server.harm(fault).await
+    }
+
+    async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        self.server.move_clock(ahead_micros).await
     }
 }
 

@@ -100,6 +100,10 @@ impl Site for OneServer {
     async fn harm(&self, fault: Fault) -> Offered<()> {
         self.0.harm(fault).await
     }
+
+    async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        self.0.move_clock(ahead_micros).await
+    }
 }
 
 struct Cluster {

@@ -125,6 +125,10 @@ impl Site for Harmed {
     async fn harm(&self, fault: Fault) -> Offered<()> {
         self.server.harm(fault).await
     }
+
+    async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        self.server.move_clock(ahead_micros).await
+    }
 }
 
 /// A primary and a synchronous standby behind one address. What is answered both have.

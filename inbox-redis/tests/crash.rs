@@ -77,8 +77,7 @@ impl Target for Redis {
             Box::new(Several { url, primaries })
         } else {
             let kind = self.kind;
-            let found =
-                tokio::task::spawn_blocking(move || find_own_to_harm(kind, &[])).await?;
+            let found = tokio::task::spawn_blocking(move || find_own_to_harm(kind, &[])).await?;
             let server = or_skip(kind, found)?.ok_or("there is no server here")?;
             let server = HarmedServer::behind_proxy(server).await?;
             Box::new(Place {
@@ -128,6 +127,10 @@ impl Site for Place {
 
     async fn harm(&self, fault: Fault) -> Offered<()> {
         self.server.harm(fault).await
+    }
+
+    async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        self.server.move_clock(ahead_micros).await
     }
 }
 

@@ -46,7 +46,11 @@ impl HarmedServer {
         let address = SocketAddr::from(([127, 0, 0, 1], port.parse()?));
         let proxy = Proxy::start(address).await?;
         let url = format!("{before}{}{after}", proxy.address());
-        let possible = |fault: &Fault| *fault != Fault::Filled || server.has_small_disk();
+        let possible = |fault: &Fault| match fault {
+            Fault::Filled => server.has_small_disk(),
+            Fault::ClockMoved => server.has_movable_clock(),
+            _ => true,
+        };
         let faults = Fault::ALL.into_iter().filter(possible).collect();
         Ok(Self {
             faults,
@@ -62,13 +66,24 @@ impl HarmedServer {
         &self.url
     }
 
-    /// What can be done to it: everything, but that only a [small disk](crate::find_own_to_harm) is filled.
+    /// What can be done to it: everything, but that only a small disk is filled, and only a clock of its own is moved
+    /// ([`find_own_to_harm`](crate::find_own_to_harm)).
     #[must_use]
     pub fn faults(&self) -> &[Fault] {
         &self.faults
     }
 
-    /// Does this, and returns when it is over.
+    /// Lets the server's clock be ahead of the true time by so many microseconds, or behind it by a negative number:
+    /// what [`Site::move_clock`](conformance_tests::crash::Site::move_clock) is to do.
+    ///
+    /// # Errors
+    /// [`Unable::Failed`] when the server's clock cannot be moved.
+    pub async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        self.act(move |server| server.move_clock(ahead_micros))
+            .await
+    }
+
+    /// Does this, and returns when it is over. A clock is moved by [`move_clock`](Self::move_clock) instead.
     ///
     /// # Errors
     /// [`Unable::Failed`] when the server does not do as it is told.

@@ -30,11 +30,14 @@ pub enum Fault {
     /// The disk is full for some seconds, and then has room again. A server that ends at that is started
     /// again.
     Filled,
+    /// The clock by which leases and due times are judged jumps, forwards or backwards, by less or more than a lease is
+    /// long. After a while it jumps back to the true time, or stays where it is. The workers' clocks do not change.
+    ClockMoved,
 }
 
 impl Fault {
     /// All of them.
-    pub const ALL: [Self; 9] = [
+    pub const ALL: [Self; 10] = [
         Self::Killed,
         Self::Stopped,
         Self::Paused,
@@ -44,6 +47,7 @@ impl Fault {
         Self::AnswerLost,
         Self::Slowed,
         Self::Filled,
+        Self::ClockMoved,
     ];
 
     /// The fault's name in reports.
@@ -59,6 +63,7 @@ impl Fault {
             Self::AnswerLost => "answer lost",
             Self::Slowed => "slowed",
             Self::Filled => "filled",
+            Self::ClockMoved => "clock moved",
         }
     }
 }

@@ -312,11 +312,24 @@ pub struct Call {
     pub answered: Option<Answered>,
 }
 
+/// A jump of the clock by which the store judges leases and due times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ClockMove {
+    /// Just before it, in microseconds of the host's monotonic clock.
+    pub start: u64,
+    /// Just after it.
+    pub end: u64,
+    /// How far the clock is ahead of the true time since, in microseconds; negative if it is behind.
+    pub ahead: i64,
+}
+
 /// All calls of a run.
 #[derive(Clone, Debug, Default)]
 pub struct History {
     /// The calls, in no particular order.
     pub calls: Vec<Call>,
+    /// When the store's clock was moved, in order. Before the first it shows the true time.
+    pub moves: Vec<ClockMove>,
     open: HashMap<(u32, u64), usize>,
     operations: u64,
 }

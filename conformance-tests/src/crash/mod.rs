@@ -79,8 +79,9 @@
 //! cargo test --test crash -- --kills 200 --operations 100000
 //! ```
 //!
-//! with further arguments `--faults N`, `--workers N`, `--seed N` and `--mode plain|transactional`, each of
-//! which can also come from the environment (`INBOX_CRASH_KILLS` and so on). The arguments of
+//! with further arguments `--faults N`, `--only FAULT` (such as `clock-moved`), `--workers N`, `--seed N` and
+//! `--mode plain|transactional`, each of which can also come from the environment (`INBOX_CRASH_KILLS` and so on).
+//! The report names the [`Fault`]s that were left out because the [`Site`] cannot do them. The arguments of
 //! Rust's test runner are understood: filters and `--skip` by the name `crash`, `--list`, and the
 //! others without effect.
 //!
@@ -95,8 +96,8 @@
 //!
 //! # Time
 //! All times in a history are the host's monotonic clock, so all workers must run on one host.
-//! Leases are 300 to 800 milliseconds; the store's clock is only expected to run at the right
-//! speed.
+//! Leases are 300 to 800 milliseconds. The store's clock is expected to run at the right speed, and to jump
+//! only when it is told to ([`Fault::ClockMoved`]); the rules know when that was, and how far.
 
 mod check;
 mod fault;
@@ -121,7 +122,7 @@ use std::{
 pub use check::{Evidence, Findings, Rule, Violation, check};
 pub use fault::Fault;
 pub use history::{
-    Answered, Asked, Call, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
+    Answered, Asked, Call, ClockMove, Ended, Ending, Granted, Held, History, Kept, Received, Sent,
 };
 pub use options::{Mode, Options};
 pub use point::Point;

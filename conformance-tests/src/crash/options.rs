@@ -5,6 +5,8 @@ use std::{fmt, path::PathBuf};
 
 use serde::{Deserialize, Serialize};
 
+use super::fault::Fault;
+
 /// How the processors complete their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -32,6 +34,8 @@ pub struct Options {
     /// At least so many [faults](super::Fault) of the server, where there is one that may be harmed. Otherwise a
     /// tenth of `kills`.
     pub faults: Option<u64>,
+    /// Only this one, where it is possible.
+    pub only: Option<Fault>,
     /// At least so many operations (see [`History::operations`](super::History::operations)).
     pub operations: u64,
     /// So many worker processes at a time, next to an operator: a third of them receive, the others process.
@@ -100,6 +104,7 @@ impl Wanted {
         let mut options = Options {
             kills: 20,
             faults: None,
+            only: None,
             operations: 7_000,
             workers: 5,
             seed: fastrand::u64(..),
@@ -110,6 +115,7 @@ impl Wanted {
         for name in [
             "kills",
             "faults",
+            "only",
             "operations",
             "workers",
             "seed",
@@ -137,8 +143,8 @@ impl Wanted {
                     .ok_or_else(|| format!("{name} needs a value"))
             };
             match name {
-                "--kills" | "--faults" | "--operations" | "--workers" | "--seed" | "--mode"
-                | "--minutes" | "--ledger" => {
+                "--kills" | "--faults" | "--only" | "--operations" | "--workers" | "--seed"
+                | "--mode" | "--minutes" | "--ledger" => {
                     options.set(name.trim_start_matches('-'), &value()?)?;
                 }
                 "--list" => list = true,
@@ -152,8 +158,8 @@ impl Wanted {
                 }
                 _ if name.starts_with('-') => {
                     return Err(format!(
-                        "unknown argument {name}; a crash run takes --kills, --faults, --operations, \
-                         --workers, --seed, --mode plain|transactional, --minutes and --ledger"
+                        "unknown argument {name}; a crash run takes --kills, --faults, --only, \
+                         --operations, --workers, --seed, --mode plain|transactional, --minutes and --ledger"
                     ));
                 }
                 _ => filters.push(argument),
@@ -189,6 +195,7 @@ impl Options {
         match name {
             "kills" => self.kills = number()?,
             "faults" => self.faults = Some(number()?),
+            "only" => self.only = Some(fault(value)?),
             "operations" => self.operations = number()?,
             "workers" => {
                 self.workers = u32::try_from(number()?)
@@ -209,6 +216,16 @@ impl Options {
         }
         Ok(())
     }
+}
+
+/// The fault of this name, with hyphens.
+fn fault(name: &str) -> Result<Fault, String> {
+    let names = Fault::ALL.map(|fault| fault.as_str().replace(' ', "-"));
+    let known = Fault::ALL.into_iter().zip(&names);
+    known
+        .into_iter()
+        .find_map(|(fault, known)| (known == name).then_some(fault))
+        .ok_or_else(|| format!("only must be one of {}", names.join(", ")))
 }
 
 #[cfg(test)]
@@ -238,6 +255,8 @@ mod tests {
         );
         assert_eq!(given.mode, Some(Mode::Transactional));
         assert_eq!(options("--faults 3").faults, Some(3));
+        let only = options("--only clock-moved").only;
+        assert_eq!(only, Some(Fault::ClockMoved));
         let long = options("--minutes 60 --ledger runs.ndjson");
         assert_eq!(
             (long.minutes, long.ledger),
@@ -248,6 +267,7 @@ mod tests {
             "--kills x",
             "--workers 1",
             "--mode fast",
+            "--only clock",
             "--kill 3",
         ] {
             assert!(read(bad).is_err(), "{bad}");

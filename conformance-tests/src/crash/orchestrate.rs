@@ -2,6 +2,7 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
+    ops::RangeInclusive,
     path::Path,
     time::{Duration, Instant},
 };
@@ -11,15 +12,15 @@ use inbox_api::{Filter, Key, Operate as _, Page, Record, State, Store as _};
 use super::{
     check::{Evidence, Findings, check},
     fault::Fault,
-    history::{Answered, Asked, History, sent},
+    history::{Answered, Asked, ClockMove, History, sent},
     log::{Follower, Log, now},
     options::{Mode, Options},
     point::Point,
     target::{Opened, Site, Target},
-    worker::{Role, handlers, messages, number_of},
+    worker::{LEASES, Role, handlers, messages, number_of},
     worker_pool::WorkerPool,
 };
-use crate::needs::{BoxError, Need, Unable};
+use crate::needs::{BoxError, Need, Offered, Unable};
 
 /// Unfinished messages at which receivers hold new ones back.
 const BACKLOG: u64 = 250;
@@ -28,6 +29,10 @@ const KILLS_PER_FAULT: u64 = 10;
 /// Without any progress for so long, a run is given up: all workers may be waiting for connections that have gone
 /// silent.
 const STUCK: Duration = Duration::from_secs(60);
+/// How far a clock jumps, in thousandths of a lease.
+const JUMP: RangeInclusive<u64> = 300..=3_000;
+/// For how many milliseconds the workers go on by a clock that was moved before it may be moved back.
+const MOVED: RangeInclusive<u64> = 200..=1_500;
 const TICK: Duration = Duration::from_millis(15);
 /// A receiver's first message is so far behind the last one that was sent.
 const OVERLAP: u64 = 50;
@@ -40,6 +45,8 @@ pub(crate) struct Outcome {
     pub(crate) history: History,
     pub(crate) kills: BTreeMap<Point, u64>,
     pub(crate) faults: BTreeMap<Fault, u64>,
+    /// Those that are not possible here.
+    pub(crate) left_out: Vec<Fault>,
     /// The longest time from the end of a fault to the next answer that was no error.
     pub(crate) recovery: Duration,
     pub(crate) processes: u32,
@@ -63,6 +70,8 @@ struct Run<'a> {
     kills: Vec<(Point, u64)>,
     /// Those that are possible, as far as is known, and how often each was done.
     faults: Vec<(Fault, u64)>,
+    /// The others.
+    left_out: Vec<Fault>,
     /// When each fault ended, by the clock of the history.
     faults_ended: Vec<u64>,
     random: fastrand::Rng,
@@ -87,6 +96,9 @@ pub(crate) async fn run(
         &mut random,
     )
     .await?;
+    let possible = site.faults().iter();
+    let wanted = possible.filter(|fault| options.only.is_none_or(|only| only == **fault));
+    let faults = wanted.map(|fault| (*fault, 0)).collect();
     let mut run = Run {
         options,
         site: &*site,
@@ -96,10 +108,12 @@ pub(crate) async fn run(
         looked_at: 0,
         next_number: 0,
         kills: points(mode),
-        faults: site.faults().iter().map(|fault| (*fault, 0)).collect(),
+        faults,
+        left_out: Fault::ALL.to_vec(),
         faults_ended: Vec::new(),
         random,
     };
+    run.left_out.retain(|fault| !site.faults().contains(fault));
     run.work().await?;
     let unfinished = run.drain().await?;
     run.send_all_again(directory).await?;
@@ -123,6 +137,7 @@ pub(crate) async fn run(
         took: began.elapsed(),
         kills: run.kills.into_iter().collect(),
         faults: run.faults.into_iter().collect(),
+        left_out: run.left_out,
         recovery: recovery(&run.history, &run.faults_ended),
         processes: run.pool.started(),
         history: run.history,
@@ -243,18 +258,54 @@ impl Run<'_> {
     /// Does one of the faults that were done least often.
     async fn harm(&mut self) -> Result<(), BoxError> {
         self.random.shuffle(&mut self.faults);
-        let Some((fault, count)) = self.faults.iter_mut().min_by_key(|(_, count)| *count) else {
+        let Some(&(fault, _)) = self.faults.iter().min_by_key(|(_, count)| *count) else {
             return Ok(());
         };
-        let fault = *fault;
-        match self.site.harm(fault).await {
+        let harmed = match fault {
+            Fault::ClockMoved => self.jump().await,
+            other => self.site.harm(other).await,
+        };
+        match harmed {
             Ok(()) => {
-                *count += 1;
+                let known = self.faults.iter_mut().find(|(known, _)| *known == fault);
+                if let Some((_, count)) = known {
+                    *count += 1;
+                }
                 self.faults_ended.push(now()?);
             }
-            Err(Unable::NotOffered(_)) => self.faults.retain(|(other, _)| *other != fault),
+            Err(Unable::NotOffered(_)) => {
+                self.faults.retain(|(other, _)| *other != fault);
+                self.left_out.push(fault);
+            }
             Err(failed) => return Err(format!("{fault}: {failed}").into()),
         }
+        Ok(())
+    }
+
+    /// Moves the store's clock from where it is, forwards or backwards, and after a while, or never, back to the true
+    /// time.
+    async fn jump(&mut self) -> Offered<()> {
+        // Milliseconds and thousandths make microseconds.
+        let far = self.random.u64(LEASES) * self.random.u64(JUMP);
+        let far = i64::try_from(far).map_err(Unable::failed)?;
+        let last = self.history.moves.last().map_or(0, |last| last.ahead);
+        let ahead = match self.random.bool() {
+            true => last + far,
+            false => last - far,
+        };
+        self.move_clock(ahead).await?;
+        tokio::time::sleep(Duration::from_millis(self.random.u64(MOVED))).await;
+        match self.random.bool() {
+            true => self.move_clock(0).await,
+            false => Ok(()),
+        }
+    }
+
+    async fn move_clock(&mut self, ahead: i64) -> Offered<()> {
+        let start = now().map_err(Unable::failed)?;
+        self.site.move_clock(ahead).await?;
+        let end = now().map_err(Unable::failed)?;
+        self.history.moves.push(ClockMove { start, end, ahead });
         Ok(())
     }
 

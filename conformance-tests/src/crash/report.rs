@@ -122,6 +122,15 @@ pub(crate) fn text(outcome: &Outcome) -> String {
             format!("{faults}: {kinds}; the longest recovery took {recovery:.1} s"),
         );
     }
+    if !outcome.left_out.is_empty() {
+        let names: Vec<_> = outcome
+            .left_out
+            .iter()
+            .map(|fault| fault.as_str())
+            .collect();
+        let names = names.join(", ");
+        line("left out", format!("{names}: not possible here"));
+    }
     line(
         "operations",
         format!(
@@ -234,6 +243,7 @@ mod tests {
             history: History::default(),
             kills: BTreeMap::from([(Point::AfterClaim, 2), (Point::AnyTime, 1)]),
             faults: BTreeMap::from([(Fault::Killed, 1), (Fault::Cut, 0), (Fault::Paused, 2)]),
+            left_out: vec![Fault::Filled, Fault::ClockMoved],
             recovery: Duration::from_millis(1250),
             processes: 8,
             states: BTreeMap::new(),
@@ -249,6 +259,7 @@ mod tests {
             "plain mode, 3.0 s, 8 processes",
             "kills        3: 2 after claim, 1 at any time",
             "faults       3: 1 killed, 2 paused; the longest recovery took 1.2 s",
+            "left out     filled, clock moved: not possible here",
             "one-holder                 kept 7 times",
             "fenced                     BROKEN 12 of 40 times",
             "tokens-grow                no occasion",

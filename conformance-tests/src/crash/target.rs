@@ -45,7 +45,8 @@ pub trait Site: Send + Sync + 'static {
     }
 
     /// Does this to what is behind the inbox, under load, ends it, and returns when the server answers again.
-    /// Only [`faults`](Self::faults) are asked for, each about as often as the others.
+    /// Only [`faults`](Self::faults) are asked for, each about as often as the others. [`Fault::ClockMoved`] is
+    /// asked for by [`move_clock`](Self::move_clock).
     ///
     /// # Errors
     /// [`Unable::NotOffered`] when it turns out that the fault is not possible here; it is not asked for again.
@@ -53,6 +54,17 @@ pub trait Site: Send + Sync + 'static {
     async fn harm(&self, fault: Fault) -> Offered<()> {
         let _ = fault;
         Err(Unable::NotOffered(Need::Restart))
+    }
+
+    /// Lets the clock by which the inbox judges leases and due times be ahead of the true time by so many
+    /// microseconds, or behind it by a negative number, and returns when it is. It jumps, and goes on at the usual speed;
+    /// the clocks of the workers stay as they are.
+    ///
+    /// # Errors
+    /// As [`harm`](Self::harm).
+    async fn move_clock(&self, ahead_micros: i64) -> Offered<()> {
+        let _ = ahead_micros;
+        Err(Unable::NotOffered(Need::Clock))
     }
 }
 

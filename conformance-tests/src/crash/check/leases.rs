@@ -6,15 +6,13 @@ use inbox_api::{Attempts, Key};
 
 use super::{
     Checker, Rule,
-    story::{Grant, Settle, Stories, Story},
+    story::{AFTERLIFE, Grant, Settle, Stories, Story},
 };
 use crate::crash::history::{Change, Kept};
 
 /// By how much a store's clock may run slower or faster than the host's monotonic one during a
 /// lease, in microseconds.
-pub(super) const SLACK: u64 = 10_000;
-/// A statement of a killed client may be carried out by a server so much later, in microseconds.
-const AFTERLIFE: u64 = 10_000_000;
+pub(super) const SLACK: i64 = 10_000;
 
 impl Checker<'_> {
     pub(super) fn leases(&mut self) {
@@ -22,33 +20,94 @@ impl Checker<'_> {
         for (key, story) in &stories.by_key {
             let mut grants = story.grants.clone();
             grants.sort_unstable_by_key(|grant| (grant.end, grant.token));
-            self.one_holder(key, story, &grants);
+            self.one_holder(key, story, &stories, &grants);
             self.tokens_grow(key, &grants);
             self.attempts_counted(key, story, &stories);
         }
         self.stories = stories;
     }
 
-    fn one_holder(&mut self, key: &Key, story: &Story, grants: &[Grant]) {
-        let mut held_until: Option<(u64, i64)> = None;
-        for grant in grants {
-            let end = certain_end(story, grant);
-            if let Some((until, token)) = held_until {
-                // Both are valid for certain from the end of this claim on.
-                let broken = (grant.end < until && grant.end < end).then(|| {
-                    format!(
-                        "token {} was given out while token {token} was valid for another {} ms \
-                         at least",
-                        grant.token,
-                        (until - grant.end) / 1000
-                    )
-                });
-                self.judge(Rule::OneHolder, &[key], broken);
-            }
-            if held_until.is_none_or(|(until, _)| end > until) {
-                held_until = Some((end, grant.token));
+    fn one_holder(&mut self, key: &Key, story: &Story, stories: &Stories<'_>, grants: &[Grant]) {
+        for (index, later) in grants.iter().enumerate().skip(1) {
+            let earlier = grants.get(..index).unwrap_or_default();
+            let broken = earlier.iter().find_map(|earlier| {
+                let left = self.certainly_left(key, story, stories, earlier, later)?;
+                // They may have been given out the other way round.
+                if later.start <= earlier.end {
+                    self.certainly_left(key, story, stories, later, earlier)?;
+                }
+                Some(format!(
+                    "token {} was given out while token {} was valid for another {} ms at least",
+                    later.token,
+                    earlier.token,
+                    left / 1000
+                ))
+            });
+            self.judge(Rule::OneHolder, &[key], broken);
+        }
+    }
+
+    /// For how long the lease of `first` was still valid for certain, by the store's clock, when `second` was given
+    /// out, if it was and `second` came after it.
+    fn certainly_left(
+        &self,
+        key: &Key,
+        story: &Story,
+        stories: &Stories<'_>,
+        first: &Grant,
+        second: &Grant,
+    ) -> Option<i64> {
+        let settled = story.settles.iter().any(|settle| {
+            settle.token == first.token && settle.may_be_done() && settle.start <= second.end
+        });
+        if settled {
+            return None;
+        }
+        // If the lease may have gone to another in between, its end may have come then, and the clock gone back since.
+        let tokens = [first.token, second.token];
+        let between = first.start..=second.end;
+        let from = match stories.may_be_leased(key, story, tokens, between) {
+            true => first.start.min(second.start),
+            false => second.start,
+        };
+        let given_out = self.clock.latest(from..=second.end);
+        let left = self.certain_end(story, first, second.end) - given_out;
+        (left > 0).then_some(left)
+    }
+
+    /// What the store's clock shows at least when the lease runs out, as far as that is decided by `until`.
+    fn certain_end(&self, story: &Story, grant: &Grant, until: u64) -> i64 {
+        // What has set the lease's end, or may have: from when to when, and for how long.
+        let mut writes = vec![(grant.start, Some(grant.end), grant.length)];
+        for extension in &story.extensions {
+            if extension.token == grant.token {
+                match extension.answer {
+                    Some((end, Kept::Done)) => {
+                        writes.push((extension.start, Some(end), extension.length));
+                    }
+                    None if extension.start <= until => {
+                        writes.push((extension.start, None, extension.length));
+                    }
+                    _ => {}
+                }
             }
         }
+        // Of these, any that no other has certainly followed may be the last.
+        let may_be_last = |(_, end, _): &&(u64, Option<u64>, u64)| {
+            !writes
+                .iter()
+                .any(|later| later.1.is_some() && end.is_some_and(|end| later.0 >= end))
+        };
+        writes
+            .iter()
+            .filter(may_be_last)
+            .map(|(start, end, length)| {
+                let length = i64::try_from(*length).unwrap_or(i64::MAX);
+                let written = self.clock.earliest(*start..=end.unwrap_or(until));
+                written.saturating_add(length) - SLACK
+            })
+            .min()
+            .unwrap_or(0)
     }
 
     fn tokens_grow(&mut self, key: &Key, grants: &[Grant]) {
@@ -90,42 +149,6 @@ impl Checker<'_> {
             self.judge(Rule::AttemptsCounted, &[key], broken);
         }
     }
-}
-
-/// Until when the lease is valid for certain, unless it is settled by then.
-fn certain_end(story: &Story, grant: &Grant) -> u64 {
-    // What has set the lease's end, or may have: from when to when, and for how long.
-    let mut writes = vec![(grant.start, Some(grant.end), grant.length)];
-    for extension in &story.extensions {
-        if extension.token == grant.token {
-            match extension.answer {
-                Some((end, Kept::Done)) => {
-                    writes.push((extension.start, Some(end), extension.length));
-                }
-                None => writes.push((extension.start, None, extension.length)),
-                _ => {}
-            }
-        }
-    }
-    // Of these, any that no other has certainly followed may be the last.
-    let may_be_last = |(_, end, _): &&(u64, Option<u64>, u64)| {
-        !writes
-            .iter()
-            .any(|later| later.1.is_some() && end.is_some_and(|end| later.0 >= end))
-    };
-    let runs_out = writes
-        .iter()
-        .filter(may_be_last)
-        .map(|(start, _, length)| (start + length).saturating_sub(SLACK))
-        .min()
-        .unwrap_or(0);
-    let settled = story
-        .settles
-        .iter()
-        .filter(|settle| settle.token == grant.token && settle.may_be_done())
-        .map(|settle| settle.start)
-        .min();
-    settled.map_or(runs_out, |settled| settled.min(runs_out))
 }
 
 /// Which numbers of attempts agree with what is known.
@@ -224,8 +247,5 @@ pub(super) fn has_rival(
     known
         || story.may_be_changed(held_since..end, Change::Replay)
         || story.may_be_changed(held_since..end, Change::Discard)
-        || stories.unknown_claims.iter().any(|claim| {
-            claim.handlers.contains(&key.handler)
-                && (held_since.saturating_sub(AFTERLIFE)..end).contains(&claim.start)
-        })
+        || stories.may_be_claimed(key, held_since, end)
 }

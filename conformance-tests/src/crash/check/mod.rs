@@ -2,8 +2,10 @@
 //!
 //! All rules know only what is certain. A call happened at some moment between its start and its
 //! end; one that failed or never ended may have happened at any time from its start on, or not at
-//! all. A rule is broken only when no choice of those moments obeys it.
+//! all. A rule is broken only when no choice of those moments obeys it. Leases and due times are judged by the store's
+//! clock, which may have been moved ([`History::moves`]).
 
+mod clock;
 mod leases;
 mod ordering;
 mod receiving;
@@ -21,6 +23,7 @@ use std::{
 use inbox_api::{Key, Record};
 
 use super::history::{Answered, History};
+use clock::Clock;
 use story::Stories;
 
 /// So many violations of each rule come with the history of their messages. A store that breaks a
@@ -188,6 +191,7 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     let mut checker = Checker {
         evidence: *evidence,
         stories: Stories::new(evidence.history, evidence.listing),
+        clock: Clock::of(&evidence.history.moves),
         findings: Findings::default(),
     };
     checker.receiving();
@@ -202,6 +206,7 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
 struct Checker<'a> {
     evidence: Evidence<'a>,
     stories: Stories<'a>,
+    clock: Clock,
     findings: Findings,
 }
 

@@ -22,7 +22,7 @@ impl Checker<'_> {
             for settle in &story.settles {
                 self.fencing(key, story, &stories, settle);
                 if settle.done().is_some() {
-                    self.consequences(key, story, settle, state);
+                    self.consequences(key, story, &stories, settle, state);
                 }
             }
             if let Some(state @ (State::Processed | State::Dead | State::Discarded)) = state {
@@ -105,7 +105,14 @@ impl Checker<'_> {
     }
 
     /// What must follow from a settlement that is done.
-    fn consequences(&mut self, key: &Key, story: &Story, settle: &Settle, state: Option<State>) {
+    fn consequences(
+        &mut self,
+        key: &Key,
+        story: &Story,
+        stories: &Stories<'_>,
+        settle: &Settle,
+        state: Option<State>,
+    ) {
         let Some(done) = settle.done() else { return };
         // A repetition changes nothing, so the first time counts.
         let first = story
@@ -132,9 +139,17 @@ impl Checker<'_> {
                     self.judge(Rule::FinalStaysFinal, &[key], Some(what));
                 }
                 Ending::Retry(after) | Ending::Defer(after) => {
-                    let early = grant.end + SLACK < first + after;
-                    let broken = early.then(|| {
-                        let early = (first + after - grant.end) / 1000;
+                    // If it may have been handed out in between, the clock may have gone back since.
+                    let tokens = [settle.token, grant.token];
+                    let from = match stories.may_be_leased(key, story, tokens, first..=grant.end) {
+                        true => first,
+                        false => grant.start,
+                    };
+                    let after = i64::try_from(after).unwrap_or(i64::MAX);
+                    let due = self.clock.earliest(first..=done).saturating_add(after);
+                    let early = due - self.clock.latest(from..=grant.end);
+                    let broken = (early > SLACK).then(|| {
+                        let early = early / 1000;
                         let token = grant.token;
                         format!("was handed out with token {token} {early} ms before it was due")
                     });

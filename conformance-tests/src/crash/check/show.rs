@@ -55,6 +55,7 @@ pub(super) fn lines(evidence: &Evidence<'_>, keys: &[&Key]) -> Vec<String> {
             }
         }
     }
+    found.extend(moves(evidence.history, &found));
     found.sort();
     let mut lines: Vec<String> = found.into_iter().map(|(_, line)| line).collect();
     for key in keys {
@@ -78,6 +79,28 @@ pub(super) fn lines(evidence: &Evidence<'_>, keys: &[&Key]) -> Vec<String> {
         }
     }
     lines
+}
+
+/// The moves of the store's clock between the first and the last of these moments, and the one before them.
+fn moves(history: &History, found: &[(u64, String)]) -> Vec<(u64, String)> {
+    let moments = || found.iter().map(|(at, _)| *at);
+    let (Some(first), Some(last)) = (moments().min(), moments().max()) else {
+        return Vec::new();
+    };
+    let before = history.moves.partition_point(|moved| moved.start < first);
+    let moves = history.moves.iter().skip(before.saturating_sub(1));
+    let origin = origin(history);
+    moves
+        .take_while(|moved| moved.start <= last)
+        .map(|moved| {
+            let (start, end) = (seconds(moved.start, origin), seconds(moved.end, origin));
+            let ahead = moved.ahead as f64 / 1e6;
+            let text = format!(
+                "{start} to {end:>12} s  the store's clock is moved to {ahead:+.6} s from the true time"
+            );
+            (moved.start, text)
+        })
+        .collect()
 }
 
 /// What `call` says about `key`, once for each time that it names it.

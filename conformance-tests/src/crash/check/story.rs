@@ -2,12 +2,15 @@
 
 use std::{
     collections::{BTreeMap, HashMap},
-    ops::Range,
+    ops::{Range, RangeInclusive},
 };
 
 use inbox_api::{HandlerName, Key, OrderingKey, Record};
 
 use crate::crash::history::{Answered, Asked, Call, Change, Ending, History, Kept, Received};
+
+/// A statement of a killed client may be carried out by a server so much later, in microseconds.
+pub(super) const AFTERLIFE: u64 = 10_000_000;
 
 /// A message of a receive.
 #[derive(Clone, Copy, Debug)]
@@ -168,6 +171,28 @@ impl<'a> Stories<'a> {
             stories.of(key).listed = Some(place);
         }
         stories
+    }
+
+    /// Whether others than these two leases may have been given out on the message between these moments.
+    pub(super) fn may_be_leased(
+        &self,
+        key: &Key,
+        story: &Story,
+        tokens: [i64; 2],
+        between: RangeInclusive<u64>,
+    ) -> bool {
+        let (from, until) = between.into_inner();
+        story.grants.iter().any(|grant| {
+            !tokens.contains(&grant.token) && grant.start <= until && grant.end >= from
+        }) || self.may_be_claimed(key, from, until)
+    }
+
+    /// Whether a claim of which nobody knows what it got may have got the message between these moments.
+    pub(super) fn may_be_claimed(&self, key: &Key, from: u64, until: u64) -> bool {
+        let possible = from.saturating_sub(AFTERLIFE)..=until;
+        self.unknown_claims
+            .iter()
+            .any(|claim| claim.handlers.contains(&key.handler) && possible.contains(&claim.start))
     }
 
     fn of(&mut self, key: &'a Key) -> &mut Story {

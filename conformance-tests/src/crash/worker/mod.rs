@@ -6,6 +6,7 @@ mod receive;
 
 use std::{
     io::{self, BufRead as _, Write as _},
+    ops::RangeInclusive,
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
@@ -30,6 +31,9 @@ pub(crate) use receive::{messages, number_of};
 
 /// Tells a process of the same program that it is a worker, and which.
 pub(crate) const VARIABLE: &str = "INBOX_CRASH_WORKER";
+
+/// How long leases are, in milliseconds.
+pub(crate) const LEASES: RangeInclusive<u64> = 300..=800;
 
 /// How many loops run in one worker at a time, so that its connections are shared.
 const TASKS: u64 = 2;

@@ -10,7 +10,7 @@ use inbox_api::{
 
 use tokio::time::timeout;
 
-use super::{Worker, handlers, pause_after, receive::number_of};
+use super::{LEASES, Worker, handlers, pause_after, receive::number_of};
 use crate::{
     crash::{
         history::{Answered, Asked, ended, held},
@@ -38,7 +38,7 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
             1 => vec![both[1].clone()],
             _ => both.to_vec(),
         };
-        let length = Duration::from_millis(random.u64(300..=800));
+        let length = Duration::from_millis(random.u64(LEASES));
         let request = ClaimRequest {
             handlers: wanted,
             limit: random.u32(1..=10),
