@@ -36,6 +36,11 @@ mod common;
 
 use common::connect_options;
 
+/// How long an operation may take, so that connections that have gone silent are noticed.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How long setting up may take, on a busy machine.
+const SET_UP: Duration = Duration::from_secs(60);
+
 struct Database(Kind);
 
 #[async_trait]
@@ -57,7 +62,7 @@ impl Target for Database {
         })
         .await?;
         let server = or_skip(kind, found)?.ok_or("no server")?;
-        let store = connect(server.url()).await?;
+        let store = connect(server.url(), SET_UP).await?;
         store.create().await?;
         store.close().await;
         Effects::of(&options(server.url())).create().await?;
@@ -76,7 +81,7 @@ impl Target for Database {
         // Each process on the next node.
         let urls: Vec<&str> = address.split(',').collect();
         let url = urls[std::process::id() as usize % urls.len()];
-        let store = Arc::new(connect(url).await?);
+        let store = Arc::new(connect(url, PATIENCE).await?);
         let effects = Arc::new(Effects::of(&options(url)));
         Ok(Opened {
             inbox: store.clone(),
@@ -143,8 +148,8 @@ fn options(url: &str) -> MySqlOptions {
 }
 
 /// Waits for a server that is just being restarted.
-async fn connect(url: &str) -> inbox_api::Result<MySqlStore> {
-    let options = options(url).operation_timeout(Duration::from_secs(5));
+async fn connect(url: &str, patience: Duration) -> inbox_api::Result<MySqlStore> {
+    let options = options(url).operation_timeout(patience);
     let mut tries = 0;
     loop {
         match MySqlStore::connect(options.clone()).await {
