@@ -577,9 +577,13 @@ impl History {
                 .filter(|(_, other)| other.order < order && other.finished.is_none())
                 .find(|(_, other)| {
                     // The same worker has done it, and settles both in order. What it holds it does not run
-                    // again under another lease that it gets.
-                    let mut newest = other.grants.iter().rev();
-                    let own = newest.by_ref().take_while(|grant| grant.part == *part);
+                    // again under another lease that it gets. Others may have got it meanwhile, if its leases
+                    // have ended without a word.
+                    let own = other
+                        .grants
+                        .iter()
+                        .rev()
+                        .filter(|grant| grant.part == *part);
                     let last = own.filter_map(|grant| grant.run.as_ref()).next();
                     let end = last.and_then(|run| run.end);
                     !matches!(end, Some(RunEnd::Done | RunEnd::Dead))
