@@ -192,7 +192,7 @@ impl<'a> Connection<'a> {
         script
     }
 
-    /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
+    /// A connection that is closed unless it is [released](ConnectionGuard::release) or given back.
     pub(crate) async fn guard(&self) -> Result<ConnectionGuard<'a>> {
         let pool = &self.inner.pool;
         if self.may_use_spare {

@@ -228,7 +228,7 @@ impl ConnectionPool {
         outcome.map_err(before)
     }
 
-    /// A connection that is closed unless it is [given back](ConnectionGuard::give_back).
+    /// A connection that is closed unless it is [released](ConnectionGuard::release) or given back.
     pub(crate) async fn guard(&self, until: Instant) -> Result<ConnectionGuard<'_>> {
         let held = self.acquire_by(until, self.connections.acquire()).await?;
         Ok(self.guarded(held))
@@ -290,8 +290,8 @@ pub(crate) fn too_late() -> Error {
     Error::new(ErrorKind::Unavailable, context)
 }
 
-/// A connection that is closed rather than given back when a script on it did not come to its
-/// end: the server then rolls back what is open.
+/// A connection that is closed when a script on it did not come to its end: the server then rolls back
+/// what is open.
 pub(crate) struct ConnectionGuard<'a> {
     connections: &'a AtHand<MySql>,
     held: Option<Held<MySql>>,

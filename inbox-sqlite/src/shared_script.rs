@@ -1,6 +1,6 @@
 //! The statements of a shared transaction: as many as it needs, in one trip to SQLite's thread.
 
-use futures_util::TryStreamExt as _;
+use futures_util::StreamExt as _;
 use inbox_api::{Begun, Effect, LeaseTerms, Message, Receipt, Result, Settled};
 use sqlx::{AssertSqlSafe, Either, Executor as _, SqliteConnection, sqlite::SqliteRow};
 
@@ -153,15 +153,16 @@ impl<'j> Script<'j> {
         let mut returned = Returned::default();
         let mut ended = 0;
         let mut stream = connection.fetch_many(query);
-        while let Some(item) = stream.try_next().await.map_err(|error| {
-            let error = failed(error);
-            // Behind a single change, which is committed.
-            if changes == 1 && ended > 0 {
-                error.with_effect(Effect::Unknown)
-            } else {
-                error
-            }
-        })? {
+        while let Some(item) = stream.next().await {
+            let item = item.map_err(|error| {
+                let is_committed = changes == 1 && ended > 0;
+                let error = failed(error);
+                if is_committed {
+                    error.with_effect(Effect::Unknown)
+                } else {
+                    error
+                }
+            })?;
             match (item, statements.get(ended)) {
                 (Either::Left(_), _) => ended += 1,
                 (Either::Right(row), Some((Some(part), _))) => returned.of(*part).push(row),
