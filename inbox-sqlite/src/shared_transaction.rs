@@ -310,9 +310,9 @@ impl Drop for Serving {
     fn drop(&mut self) {
         let writer = lock(&self.writer).take();
         if self.state == ServingState::Over {
-            writer
-                .into_iter()
-                .for_each(|writer| self.database.keep(writer));
+            if let Some(writer) = writer {
+                self.database.keep(writer);
+            }
             return;
         }
         let mut queue = lock(&self.database.shared.queue);
@@ -331,9 +331,9 @@ impl Drop for Serving {
             );
             return;
         }
-        writer
-            .into_iter()
-            .for_each(|writer| self.database.keep(writer));
+        if let Some(writer) = writer {
+            self.database.keep(writer);
+        }
         // Nothing waits, or the runtime has ended: what waits is answered, and the next caller begins again.
         queue.is_served = false;
         queue.waiting.clear();

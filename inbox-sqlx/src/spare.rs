@@ -34,7 +34,7 @@ impl<DB: Database> Default for Spare<DB> {
 }
 
 impl<DB: Database> Spare<DB> {
-    /// A connection of the pool, or the spare one where that is to be had sooner. Safe to drop.
+    /// A connection of the pool, or the spare one where that is free sooner. Safe to drop.
     ///
     /// # Errors
     /// As those of [`Pool::acquire`].

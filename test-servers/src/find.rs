@@ -65,7 +65,7 @@ pub fn find_own(kind: Kind, arguments: &[&str]) -> Result<Server, NoServer> {
     find_within(Surroundings::default, kind, arguments)
 }
 
-/// As [`find_own`], with what a test needs to do more harm, where it can be had. The server has to be an installed one:
+/// As [`find_own`], with what a test needs to do more harm, where that is possible. The server has to be an installed one:
 /// - a small disk of its own that can be [filled](Server::fill_disk): only root makes disks;
 /// - a clock of its own that can be [moved](Server::move_clock): with `libfaketime`. A line on standard error says
 ///   why there is none.

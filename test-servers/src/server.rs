@@ -282,11 +282,7 @@ impl Server {
     /// Whether it has a disk of its own that can be filled.
     #[must_use]
     pub fn has_small_disk(&self) -> bool {
-        match &self.backing {
-            Backing::Shared | Backing::Docker(_) => false,
-            Backing::Installed(server) => server.has_small_disk(),
-            Backing::Behind { behind, .. } => behind.has_small_disk(),
-        }
+        self.with_data().is_some_and(Installed::has_small_disk)
     }
 
     /// Takes up all room on the disk of one that was found [on a small disk](crate::find_own_to_harm), until
@@ -306,23 +302,24 @@ impl Server {
         self.on_disk()?.clear_disk()
     }
 
-    /// The one whose disk has the data.
     fn on_disk(&self) -> Result<&Installed, Error> {
+        let none = Error::NoSmallDisk { kind: self.kind };
+        self.with_data().ok_or(none)
+    }
+
+    /// The installed server that has the data.
+    fn with_data(&self) -> Option<&Installed> {
         match &self.backing {
-            Backing::Installed(server) => Ok(server),
-            Backing::Behind { behind, .. } => behind.on_disk(),
-            Backing::Shared | Backing::Docker(_) => Err(Error::NoSmallDisk { kind: self.kind }),
+            Backing::Installed(server) => Some(server),
+            Backing::Behind { behind, .. } => behind.with_data(),
+            Backing::Shared | Backing::Docker(_) => None,
         }
     }
 
     /// Whether it has a clock of its own that can be moved.
     #[must_use]
     pub fn has_movable_clock(&self) -> bool {
-        match &self.backing {
-            Backing::Shared | Backing::Docker(_) => false,
-            Backing::Installed(server) => server.has_movable_clock(),
-            Backing::Behind { behind, .. } => behind.has_movable_clock(),
-        }
+        self.with_data().is_some_and(Installed::has_movable_clock)
     }
 
     /// Lets the clock of one that was found [to be harmed](crate::find_own_to_harm) be ahead of the true time by so
@@ -332,11 +329,8 @@ impl Server {
     /// # Errors
     /// [`Error::NoMovableClock`], or if the operating system refuses.
     pub fn move_clock(&self, ahead_micros: i64) -> Result<(), Error> {
-        match &self.backing {
-            Backing::Installed(server) => server.move_clock(ahead_micros),
-            Backing::Behind { behind, .. } => behind.move_clock(ahead_micros),
-            Backing::Shared | Backing::Docker(_) => Err(Error::NoMovableClock { kind: self.kind }),
-        }
+        let none = Error::NoMovableClock { kind: self.kind };
+        self.with_data().ok_or(none)?.move_clock(ahead_micros)
     }
 
     /// Kills one node of several, counted from 0, and returns when its processes are gone. Does

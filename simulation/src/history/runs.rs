@@ -1,0 +1,175 @@
+//! Runs of handlers, and the ends of parts: what they may do, and what they tell of it.
+
+use inbox::{Key, Summary, receiver};
+
+use super::{History, PartId, Run, RunEnd};
+
+impl History {
+    /// A handler begins; answers which run of the message it is.
+    pub(crate) fn run_begins(&mut self, part: &PartId, key: &Key, token: i64) -> u32 {
+        self.trace(|| format!("{part} runs {key} under {token}"));
+        let order_key = self.terms.ordering_keys.get(key).cloned();
+        let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
+            self.violated("only what was accepted", key.to_string());
+            return 0;
+        };
+        let is_batched = self.terms.batches == Some(key.handler.as_str());
+        let order = message.order;
+        let earlier = message
+            .grants
+            .iter()
+            .filter(|grant| grant.run.is_some())
+            .count();
+        let runs_here = message.grants.iter().any(|grant| {
+            let runs = grant.run.as_ref().is_some_and(|run| run.end.is_none());
+            runs && grant.part == *part && grant.token != token
+        });
+        // What it has finished itself, and nobody else has had since.
+        let mut newest = message.grants.iter().rev();
+        let own = newest
+            .by_ref()
+            .take_while(|grant| grant.part == *part && !grant.is_forgotten)
+            .filter(|grant| grant.told_lost.is_none());
+        let is_done = own.filter_map(|grant| grant.run.as_ref()).any(|run| {
+            let end = run.end;
+            end == Some(RunEnd::Done)
+        });
+        let holds = match message.grant(token) {
+            Some(grant) if grant.part == *part && (grant.run.is_none() || is_batched) => {
+                grant.run = Some(Run {
+                    end: None,
+                    was_stopped: false,
+                });
+                grant.outcome.is_none()
+            }
+            _ => false,
+        };
+        self.check("runs under its own lease", holds, || {
+            format!("{part} ran {key}")
+        });
+        self.check("one run in a process", !runs_here, || {
+            format!("{part} ran {key} while it ran it")
+        });
+        self.check("what is done is not repeated", !is_done, || {
+            format!("{part} ran {key}, which it had done")
+        });
+        if let Some(order_key) = order_key {
+            let keys = self.terms.ordering_keys.iter();
+            let same = keys.filter(|(_, other)| **other == order_key);
+            let unfinished = same.flat_map(|(key, _)| {
+                let all = self.messages.get(key).into_iter().flatten();
+                all.map(move |message| (key, message))
+            });
+            let first = unfinished
+                .filter(|(_, other)| other.order < order && other.finished.is_none())
+                .find(|(_, other)| {
+                    // The same worker has done it, and settles both in order. What it holds it does not run
+                    // again under another lease that it gets. Others may have got it meanwhile, if its leases
+                    // have ended without a word.
+                    let own = other
+                        .grants
+                        .iter()
+                        .rev()
+                        .filter(|grant| grant.part == *part);
+                    let last = own.filter_map(|grant| grant.run.as_ref()).next();
+                    let end = last.and_then(|run| run.end);
+                    !matches!(end, Some(RunEnd::Done | RunEnd::Dead))
+                });
+            let first = first.map(|(key, _)| key.to_string());
+            self.check("order", first.is_none(), || {
+                format!("{part} ran {key} before {}", first.unwrap_or_default())
+            });
+        }
+        u32::try_from(earlier).unwrap_or(u32::MAX)
+    }
+
+    pub(crate) fn run_ends(
+        &mut self,
+        part: &PartId,
+        key: &Key,
+        token: i64,
+        end: RunEnd,
+        is_cancelled: bool,
+    ) {
+        self.trace(|| format!("{part} ends {key} under {token}: {end:?}"));
+        let (now, blocked) = (self.now, self.blocked);
+        let stopped = self.stops.get(part).is_some_and(|over| *over <= now);
+        let limit = 1_500_000 + self.terms.store_timeout * 1_000 + blocked;
+        let all = self.messages.get_mut(key).into_iter().flatten();
+        let Some(grant) = all.into_iter().find_map(|message| message.grant(token)) else {
+            return;
+        };
+        let told_lost = grant.told_lost;
+        if let Some(run) = &mut grant.run {
+            run.end = Some(end);
+            run.was_stopped = stopped && is_cancelled && told_lost.is_none();
+        }
+        // In a batch it is dropped with the others.
+        let is_alone = self.terms.batches != Some(key.handler.as_str());
+        let is_late = is_alone && told_lost.is_some_and(|told| now > told + limit);
+        self.check("a lost lease ends its handler", !is_late, || {
+            format!("{part} went on with {key}")
+        });
+    }
+
+    pub(crate) fn processor_ended(&mut self, part: &PartId, summary: &Summary) {
+        self.trace(|| format!("{part} ended: {summary:?}"));
+        let counts = self.counts.remove(part).unwrap_or_default();
+        let Summary {
+            claimed,
+            processed,
+            retried,
+            deferred,
+            dead,
+            released,
+            lease_lost,
+            abandoned,
+            ..
+        } = *summary;
+        let ended = processed + retried + deferred + dead + released + lease_lost + abandoned;
+        // A claim without an answer is one that was abandoned.
+        let most = claimed + u64::from(abandoned > 0);
+        let adds_up = claimed == counts.claimed
+            && processed >= counts.processed
+            && (claimed.saturating_sub(counts.claimed_again)..=most).contains(&ended);
+        self.check("the summary tells what happened", adds_up, || {
+            format!("{part}: {summary:?}, and it was told {counts:?}")
+        });
+    }
+
+    pub(crate) fn receiver_ended(
+        &mut self,
+        part: &PartId,
+        taken: u64,
+        summary: &receiver::Summary,
+    ) {
+        self.trace(|| format!("{part} ended: {summary:?}"));
+        let counts = self.counts.remove(part).unwrap_or_default();
+        // What is stored behind a batch that is not, at the drain limit, is abandoned with it.
+        let (accepted, duplicates) = (summary.accepted, summary.duplicates);
+        let told = counts.accepted + counts.duplicates;
+        let adds_up = summary.received == taken
+            && accepted <= counts.accepted
+            && duplicates <= counts.duplicates
+            && told.saturating_sub(accepted + duplicates) <= summary.abandoned();
+        self.check("the summary tells what happened", adds_up, || {
+            format!("{part}: {summary:?} of {taken}, and it was told {counts:?}")
+        });
+    }
+
+    pub(crate) fn ended_within(&mut self, part: &PartId, since: u64, limit: u64) {
+        let (took, limit) = (self.now.saturating_sub(since), limit + self.blocked);
+        self.check("shutdown ends in time", took <= limit, || {
+            format!("{part} took {took} of {limit} microseconds")
+        });
+    }
+
+    /// The keys that were accepted and have come to no end.
+    pub(crate) fn unfinished(&self) -> Vec<Key> {
+        let unfinished = self.messages.iter().filter(|(_, all)| {
+            let last = all.last();
+            last.is_some_and(|message| message.finished.is_none())
+        });
+        unfinished.map(|(key, _)| key.clone()).collect()
+    }
+}
