@@ -40,6 +40,9 @@ pub(super) struct Claimed {
     result: Result<Claims>,
 }
 
+/// The ordering keys of a claim, each of a router, and whether all messages of theirs so far were begun by it.
+type Runs = HashMap<(Option<usize>, OrderingKey), bool>;
+
 /// The state of claiming.
 pub(super) struct Claiming {
     pub(super) call: Option<BoxFuture<'static, Claimed>>,
@@ -370,8 +373,8 @@ impl Driver {
     /// Takes note of messages that were claimed although this worker holds them: their leases had
     /// run out by the store's clock, which goes on while this worker's stands still, and may be set.
     /// Returns the others, with those whose outcome is stored already and only its answer still to
-    /// come.
-    fn adopt(&mut self, leased: Vec<Leased>, expires: Instant) -> Vec<Leased> {
+    /// come. In `runs` it notes the ordering keys of what is held: what else was claimed of these has to wait.
+    fn adopt(&mut self, leased: Vec<Leased>, expires: Instant, runs: &mut Runs) -> Vec<Leased> {
         let now = Instant::now();
         self.compare_leases(now);
         let is_trouble = self.renewal.is_behind || self.lost_running > 0;
@@ -407,6 +410,9 @@ impl Driver {
             slot.expires = expires;
             slot.is_spared = true;
             slot.waited = None;
+            if let Some(key) = leased.message.ordering_key() {
+                runs.insert((slot.lane, key.clone()), false);
+            }
             if slot.phase == Phase::Waiting {
                 waiting.extend(index);
             }
@@ -481,11 +487,10 @@ impl Driver {
     }
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
-        let leased = self.adopt(leased, expires);
+        let mut runs = Runs::new();
+        let leased = self.adopt(leased, expires, &mut runs);
         self.look_at_claim(&leased, asked, expires);
         let isolated = self.isolate(&leased, asked);
-        // The ordering keys of this claim, and whether all of theirs so far run.
-        let mut runs: HashMap<(Option<usize>, OrderingKey), bool> = HashMap::new();
         for leased in leased {
             let index = self.config.place(leased.message.handler());
             let key = leased.message.ordering_key();

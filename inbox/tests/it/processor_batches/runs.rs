@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox::{
-    Batch, Batches, Completion, Context, Failure, Middleware, Next, PurgeRequest, RetryPolicy,
-    State, one_by_one,
+    Batch, Batches, Completion, Context, Failure, Middleware, Next, Outcome, PurgeRequest,
+    RetryPolicy, Settled, State, StoreExt as _, WorkerName, one_by_one,
 };
 
 use super::*;
@@ -402,6 +402,53 @@ async fn the_second_of_a_run_is_not_run_twice_at_a_time() {
     };
     let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), asleep);
     assert_eq!(runs.all().concat(), ["0", "1"]);
+    assert_eq!(summary.unwrap().processed, 2);
+}
+
+/// The store's clock jumps while a run is held here, another worker finishes its first, and one more message of the key
+/// has come: this worker's own claim gets the rest of the run again, and the new message with it.
+#[tokio::test(start_paused = true)]
+async fn what_is_claimed_with_the_rest_of_a_held_run_waits_for_it() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all((0..2).map(|n| in_order(n, "k"))).await;
+    let seen = runs.clone();
+    let handler = one_by_one(move |context: Context| {
+        let seen = seen.clone();
+        async move {
+            if context.message().id().as_str() == "0" {
+                tokio::time::sleep(Duration::from_secs(30)).await;
+            }
+            seen.add(&Batch::new(vec![context]));
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler)
+        .batches(Batches::up_to(10).runs(10).at_once(2))
+        .retry(at_once());
+    let builder = processor(&spy, router).lease(Duration::from_secs(60));
+    let processor = builder.build().unwrap();
+    let shutdown = CancellationToken::new();
+    let jump = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        spy.disturb("claim", Trouble::Hold);
+        // A claim is under way.
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        spy.clock.advance(Duration::from_secs(120));
+        spy.receive_all([in_order(2, "k")]).await;
+        let other = WorkerName::new("other").unwrap();
+        let lease = Duration::from_secs(60);
+        let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
+        let taken = taken.unwrap().leased;
+        assert_eq!(taken[0].message.id().as_str(), "0");
+        let done = Outcome::Processed { result: None };
+        let settled = spy.inner.settle_one(&taken[0].lease, done).await;
+        assert_eq!(settled.unwrap(), Settled::Done);
+        spy.calm("claim");
+        tokio::time::sleep(Duration::from_secs(120)).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), jump);
+    assert_eq!(runs.all().concat(), ["0", "1", "2"]);
     assert_eq!(summary.unwrap().processed, 2);
 }
 
