@@ -65,6 +65,10 @@ struct Grant {
     outcome: Option<&'static str>,
     run: Option<Run>,
     told_lost: Option<u64>,
+    /// Who has it was told so.
+    is_told: bool,
+    /// Who has it was told that its outcome is stored.
+    is_answered: bool,
     /// Nobody knows of it any more.
     is_forgotten: bool,
 }
@@ -269,6 +273,23 @@ impl History {
 
     pub(crate) fn told_claims(&mut self, part: &PartId, leased: &[Leased]) {
         self.counts.entry(part.clone()).or_default().claimed += leased.len() as u64;
+        for leased in leased {
+            self.told_grant(leased);
+        }
+    }
+
+    pub(crate) fn told_begun(&mut self, begun: &Begun) {
+        if let Begun::Run(leased) = begun {
+            self.told_grant(leased);
+        }
+    }
+
+    fn told_grant(&mut self, leased: &Leased) {
+        let message = self.current(&leased.lease.key);
+        let token = leased.lease.token.get();
+        if let Some(grant) = message.and_then(|message| message.grant(token)) {
+            grant.is_told = true;
+        }
     }
 
     pub(crate) fn begun(&mut self, part: &PartId, message: &Message, begun: &Begun) {
@@ -304,7 +325,7 @@ impl History {
         let last = message.grants.last().cloned();
         // Others may have had it in between.
         let mut own = message.grants.iter().filter(|grant| grant.part == *part);
-        let is_held = own.any(|grant| grant.outcome.is_none());
+        let is_held = own.any(|grant| !grant.is_answered);
         message.grants.push(Grant {
             token,
             part: part.clone(),
@@ -314,6 +335,8 @@ impl History {
             outcome: None,
             run: None,
             told_lost: None,
+            is_told: false,
+            is_answered: false,
             is_forgotten: false,
         });
         self.check("final is final", is_open, || format!("{part} got {key}"));
@@ -407,21 +430,20 @@ impl History {
         }
     }
 
-    /// Whether an earlier message of its ordering key was handed out since: in a run, its lease is lost with it.
-    fn is_lost_with_its_run(&self, key: &Key, token: i64) -> bool {
+    /// The newest token under which an earlier message of its ordering key was handed out: in a run, leases of
+    /// before that are lost.
+    fn lost_with_its_run(&self, key: &Key) -> i64 {
         let keys = &self.terms.ordering_keys;
-        let (Some(ordering_key), Some(own)) = (keys.get(key), self.messages.get(key)) else {
-            return false;
-        };
-        let Some(order) = own.last().map(|one| one.order) else {
-            return false;
+        let own = self.messages.get(key).and_then(|own| own.last());
+        let (Some(ordering_key), Some(own)) = (keys.get(key), own) else {
+            return i64::MIN;
         };
         let same = |other: &&Key| keys.get(*other) == Some(ordering_key);
         let others = self.messages.keys().filter(same);
-        let mut others = others.flat_map(|other| &self.messages[other]);
-        others.any(|other| {
-            other.order < order && other.grants.iter().any(|grant| grant.token > token)
-        })
+        let earlier = others.flat_map(|other| &self.messages[other]);
+        let earlier = earlier.filter(|other| other.order < own.order);
+        let tokens = earlier.flat_map(|other| other.grants.iter().map(|grant| grant.token));
+        tokens.max().unwrap_or(i64::MIN)
     }
 
     pub(crate) fn settled(&mut self, part: &PartId, settlements: &[Settlement], all: &[Settled]) {
@@ -429,7 +451,7 @@ impl History {
             let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
             let (store_now, retention) = (self.store_now, self.terms.retention);
             self.trace(|| format!("{part} settled {key} under {token}: {settled:?}"));
-            let is_lost_with_its_run = self.is_lost_with_its_run(key, token);
+            let is_lost_with_its_run = token < self.lost_with_its_run(key);
             let Some(message) = self.current(key) else {
                 continue;
             };
@@ -473,6 +495,13 @@ impl History {
         for (settlement, settled) in asked.iter().zip(all) {
             let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
             counts.processed += u64::from(is_processed && *settled == Settled::Done);
+        }
+        for (settlement, settled) in asked.iter().zip(all) {
+            let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
+            let message = self.current(key);
+            if let Some(grant) = message.and_then(|message| message.grant(token)) {
+                grant.is_answered |= *settled == Settled::Done;
+            }
         }
     }
 

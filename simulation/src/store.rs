@@ -158,7 +158,9 @@ impl Store for Seen {
             world.history().begun(&part, &owned, &begun);
             Ok(begun)
         };
-        self.call(Operation::Begin, "begin", work).await
+        let begun = self.call(Operation::Begin, "begin", work).await?;
+        self.world.history().told_begun(&begun);
+        Ok(begun)
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {

@@ -9,6 +9,7 @@ impl History {
     pub(crate) fn run_begins(&mut self, part: &PartId, key: &Key, token: i64) -> u32 {
         self.trace(|| format!("{part} runs {key} under {token}"));
         let order_key = self.terms.ordering_keys.get(key).cloned();
+        let lost_before = self.lost_with_its_run(key);
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
             return 0;
@@ -24,12 +25,12 @@ impl History {
             let runs = grant.run.as_ref().is_some_and(|run| run.end.is_none());
             runs && grant.part == *part && grant.token != token
         });
-        // What it has finished itself, and nobody else has had since.
-        let mut newest = message.grants.iter().rev();
+        // What it has finished itself, and nobody has had since: neither others, nor a claim of its own without
+        // an answer.
+        let newest = message.grants.iter().rev();
         let own = newest
-            .by_ref()
-            .take_while(|grant| grant.part == *part && !grant.is_forgotten)
-            .filter(|grant| grant.told_lost.is_none());
+            .take_while(|grant| grant.part == *part && grant.is_told && !grant.is_forgotten)
+            .filter(|grant| grant.told_lost.is_none() && grant.token >= lost_before);
         let is_done = own.filter_map(|grant| grant.run.as_ref()).any(|run| {
             let end = run.end;
             end == Some(RunEnd::Done)
