@@ -4,7 +4,7 @@ use std::{collections::HashMap, error::Error as _, iter};
 
 use inbox_api::{
     Claims, Extended, HandlerName, Key, Lease, Message, OrderingKey, Outcome, Receipt, Settled,
-    Settlement, duration_micros, error_text,
+    Settlement, State, duration_micros, error_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -124,6 +124,17 @@ pub enum Asked {
         /// To what.
         change: Change,
     },
+    /// An operator's purge.
+    Purge {
+        /// Of messages in this final state.
+        state: State,
+        /// For so many microseconds at least.
+        older_than: u64,
+        /// At most so many.
+        limit: u32,
+        /// Whether they were read before, as an archiver does.
+        archived: bool,
+    },
     /// An extension.
     Extend {
         /// The leases.
@@ -194,6 +205,8 @@ pub enum Answered {
     },
     /// Of an operator's change: how many messages were changed.
     Changed(u64),
+    /// Of an operator's purge: how many messages were deleted.
+    Purged(u64),
     /// The transaction was rolled back, on purpose or because the lease was lost.
     RolledBack,
     /// The call failed.
@@ -363,9 +376,10 @@ impl History {
                     .ok_or("a log has the end of a call without its start")?;
                 let nothing = match &answered {
                     Answered::Claims { granted, .. } => granted.is_empty(),
-                    Answered::Failed { .. } | Answered::Listed { .. } | Answered::Changed(0) => {
-                        true
-                    }
+                    Answered::Failed { .. }
+                    | Answered::Listed { .. }
+                    | Answered::Changed(0)
+                    | Answered::Purged(0) => true,
                     _ => false,
                 };
                 self.operations += u64::from(!nothing);

@@ -45,7 +45,7 @@ impl Entry {
             mode: outcome.mode,
             seed,
             seconds: outcome.took.as_secs(),
-            messages: outcome.states.values().sum(),
+            messages: outcome.states.values().sum::<u64>() + outcome.purged,
             operations: outcome.history.operations(),
             kills: outcome.kills.values().sum(),
             faults: outcome.faults.clone(),

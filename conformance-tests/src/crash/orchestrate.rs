@@ -1,7 +1,7 @@
 //! One run: workers at work and killed, then left to finish, and what they did put together.
 
 use std::{
-    collections::{BTreeMap, HashMap},
+    collections::{BTreeMap, HashMap, VecDeque},
     ops::RangeInclusive,
     path::Path,
     time::{Duration, Instant},
@@ -17,7 +17,7 @@ use super::{
     options::{Mode, Options},
     point::Point,
     target::{Opened, Site, Target},
-    worker::{LEASES, Role, handlers, messages, number_of},
+    worker::{LEASES, RETENTION, Role, handlers, messages, number_of},
     worker_pool::WorkerPool,
 };
 use crate::needs::{BoxError, Need, Offered, Unable};
@@ -51,6 +51,8 @@ pub(crate) struct Outcome {
     pub(crate) recovery: Duration,
     pub(crate) processes: u32,
     pub(crate) states: BTreeMap<State, u64>,
+    /// Messages that were purged, as far as was answered.
+    pub(crate) purged: u64,
     /// Attempts that started and never finished, over all messages.
     pub(crate) crashes: u64,
     /// Messages that were not final when the run was given up.
@@ -67,6 +69,8 @@ struct Run<'a> {
     /// The calls before this one were looked at by [`Self::next_number`].
     looked_at: usize,
     next_number: u64,
+    /// The numbers behind the highest that was sent, at moments of the last while.
+    sent_at: VecDeque<(Instant, u64)>,
     kills: Vec<(Point, u64)>,
     /// Those that are possible, as far as is known, and how often each was done.
     faults: Vec<(Fault, u64)>,
@@ -107,6 +111,7 @@ pub(crate) async fn run(
         history: History::default(),
         looked_at: 0,
         next_number: 0,
+        sent_at: VecDeque::new(),
         kills: points(mode),
         faults,
         left_out: Fault::ALL.to_vec(),
@@ -140,6 +145,7 @@ pub(crate) async fn run(
         left_out: run.left_out,
         recovery: recovery(&run.history, &run.faults_ended),
         processes: run.pool.started(),
+        purged: purged(&run.history),
         history: run.history,
         states,
         crashes,
@@ -156,7 +162,10 @@ fn recovery(history: &History, moments: &[u64]) -> Duration {
         answer.is_some_and(|answer| {
             !matches!(
                 answer,
-                Answered::Failed { .. } | Answered::Listed { .. } | Answered::Changed(0)
+                Answered::Failed { .. }
+                    | Answered::Listed { .. }
+                    | Answered::Changed(0)
+                    | Answered::Purged(0)
             )
         })
     });
@@ -170,6 +179,15 @@ fn recovery(history: &History, moments: &[u64]) -> Duration {
     };
     let longest = moments.iter().filter_map(after).max();
     Duration::from_micros(longest.unwrap_or_default())
+}
+
+/// How many messages purges have told of.
+fn purged(history: &History) -> u64 {
+    let answers = history.calls.iter().filter_map(|call| match call.answered {
+        Some(Answered::Purged(count)) => Some(count),
+        _ => None,
+    });
+    answers.sum()
 }
 
 fn points(mode: Mode) -> Vec<(Point, u64)> {
@@ -217,6 +235,7 @@ impl Run<'_> {
                 if let Ok(backlog) = self.backlog().await {
                     self.pool.hold(backlog > BACKLOG).await?;
                 }
+                self.leave_old_behind().await?;
             }
             let due = |wanted: u64| {
                 let operations = u128::from(self.options.operations.max(1));
@@ -232,6 +251,18 @@ impl Run<'_> {
                 tokio::time::sleep(TICK).await;
             }
         }
+    }
+
+    /// What was sent first so long ago that it may be purged soon is not sent again, so that few messages are
+    /// accepted as new ones, whose further life no rule judges.
+    async fn leave_old_behind(&mut self) -> Result<(), BoxError> {
+        let newest = (Instant::now(), self.next_number());
+        self.sent_at.push_back(newest);
+        let is_old = |(at, _): &mut (Instant, u64)| at.elapsed() > RETENTION / 2;
+        while let Some((_, number)) = self.sent_at.pop_front_if(is_old) {
+            self.pool.send_above(number).await?;
+        }
+        Ok(())
     }
 
     async fn backlog(&self) -> Result<u64, inbox_api::Error> {

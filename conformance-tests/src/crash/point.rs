@@ -39,6 +39,10 @@ pub enum Point {
     DuringChange,
     /// The store has answered it, and nobody has noted the answer.
     AfterChange,
+    /// The store is at a purge.
+    DuringPurge,
+    /// The store has answered it, and nobody has noted the answer.
+    AfterPurge,
     /// Whatever the worker does.
     AnyTime,
 }
@@ -68,7 +72,13 @@ impl Point {
         [Self::BeforeCommit, Self::DuringCommit, Self::AfterCommit];
 
     /// The points of an operator.
-    pub(crate) const OPERATOR: [Self; 3] = [Self::DuringChange, Self::AfterChange, Self::AnyTime];
+    pub(crate) const OPERATOR: [Self; 5] = [
+        Self::DuringChange,
+        Self::AfterChange,
+        Self::DuringPurge,
+        Self::AfterPurge,
+        Self::AnyTime,
+    ];
 
     /// Whether the worker stops there.
     pub(crate) fn stops(self) -> bool {
@@ -79,6 +89,7 @@ impl Point {
                 | Self::DuringSettle
                 | Self::DuringCommit
                 | Self::DuringChange
+                | Self::DuringPurge
         )
     }
 
@@ -98,6 +109,8 @@ impl Point {
             Self::AfterCommit => "after commit",
             Self::DuringChange => "during an operator's change",
             Self::AfterChange => "after an operator's change",
+            Self::DuringPurge => "during a purge",
+            Self::AfterPurge => "after a purge",
             Self::AnyTime => "at any time",
         }
     }

@@ -64,7 +64,7 @@ impl Counts {
                 self.empty += u64::from(granted.is_empty());
                 self.claimed += granted.len() as u64;
             }
-            Some(Answered::Listed { .. }) => {}
+            Some(Answered::Listed { .. } | Answered::Purged(_)) => {}
             Some(Answered::Changed(changed)) => match &call.asked {
                 Asked::Change {
                     change: Change::Discard,
@@ -91,7 +91,8 @@ impl Counts {
 pub(crate) fn text(outcome: &Outcome) -> String {
     let counts = Counts::of(&outcome.history.calls);
     let kills: u64 = outcome.kills.values().sum();
-    let messages: u64 = outcome.states.values().sum();
+    let purged = outcome.purged;
+    let messages = outcome.states.values().sum::<u64>() + purged;
     let mut text = format!(
         "\n{} mode, {:.1} s, {} processes\n",
         outcome.mode,
@@ -146,7 +147,10 @@ pub(crate) fn text(outcome: &Outcome) -> String {
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
-    line("messages", format!("{messages}: {}", states.join(", ")));
+    line(
+        "messages",
+        format!("{messages}: {}, {purged} purged", states.join(", ")),
+    );
     line(
         "receipts",
         format!(
@@ -173,6 +177,15 @@ pub(crate) fn text(outcome: &Outcome) -> String {
             counts.replayed, counts.discarded
         ),
     );
+    if outcome.findings.set_aside > 0 {
+        line(
+            "not judged",
+            format!(
+                "{} accepted again, perhaps, after a purge",
+                outcome.findings.set_aside
+            ),
+        );
+    }
     if outcome.unfinished > 0 {
         line("unfinished", format!("{} messages", outcome.unfinished));
     }
@@ -249,7 +262,9 @@ mod tests {
             states: BTreeMap::new(),
             crashes: 0,
             unfinished: 0,
+            purged: 5,
             findings: Findings {
+                set_aside: 2,
                 violations: vec![violation; 12],
                 occasions: BTreeMap::from([(Rule::Fenced, 40), (Rule::OneHolder, 7)]),
             },
@@ -260,6 +275,8 @@ mod tests {
             "kills        3: 2 after claim, 1 at any time",
             "faults       3: 1 killed, 2 paused; the longest recovery took 1.2 s",
             "left out     filled, clock moved: not possible here",
+            "messages     5: , 5 purged",
+            "not judged   2 accepted again, perhaps, after a purge",
             "one-holder                 kept 7 times",
             "fenced                     BROKEN 12 of 40 times",
             "tokens-grow                no occasion",

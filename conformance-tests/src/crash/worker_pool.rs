@@ -44,6 +44,8 @@ pub(crate) struct WorkerPool {
     started: u32,
     processes: Vec<Process>,
     hold: bool,
+    /// The lowest number that is sent.
+    lowest: u64,
 }
 
 impl WorkerPool {
@@ -62,6 +64,7 @@ impl WorkerPool {
             started: 0,
             processes: Vec::new(),
             hold: false,
+            lowest: 0,
         };
         let receivers = (workers / 3).max(1);
         let roles = (0..workers).map(|index| match index < receivers {
@@ -108,6 +111,7 @@ impl WorkerPool {
             announcements: BufReader::new(output).lines(),
             log: Follower::new(self.started, log),
         };
+        process.tell(Order::Above(self.lowest)).await?;
         if self.hold {
             process.tell(Order::Hold).await?;
         }
@@ -139,6 +143,17 @@ impl WorkerPool {
             let order = if hold { Order::Hold } else { Order::Proceed };
             for process in &mut self.processes {
                 process.tell(order).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Tells the receivers to send nothing below `lowest` any more.
+    pub(crate) async fn send_above(&mut self, lowest: u64) -> Result<(), BoxError> {
+        if self.lowest < lowest {
+            self.lowest = lowest;
+            for process in &mut self.processes {
+                process.tell(Order::Above(lowest)).await?;
             }
         }
         Ok(())

@@ -26,9 +26,11 @@ impl History {
             runs && grant.part == *part && grant.token != token
         });
         // What it has finished itself, and nobody has had since: neither others, nor a claim of its own without
-        // an answer.
+        // an answer. By a clock that jumps it may have run under a newer lease while the answer was on its way.
+        let drifts = self.terms.drifts;
         let newest = message.grants.iter().rev();
         let own = newest
+            .skip_while(|grant| drifts && grant.token > token)
             .take_while(|grant| grant.part == *part && grant.is_told && !grant.is_forgotten)
             .filter(|grant| grant.told_lost.is_none() && grant.token >= lost_before);
         let is_done = own.filter_map(|grant| grant.run.as_ref()).any(|run| {
@@ -95,7 +97,8 @@ impl History {
         self.trace(|| format!("{part} ends {key} under {token}: {end:?}"));
         let (now, blocked) = (self.now, self.blocked);
         let stopped = self.stops.get(part).is_some_and(|over| *over <= now);
-        let limit = 1_500_000 + self.terms.store_timeout * 1_000 + blocked;
+        // It waits for its own claim, which may have taken the message, and may have to ask again after that.
+        let limit = 1_500_000 + 2 * self.terms.store_timeout * 1_000 + blocked;
         let all = self.messages.get_mut(key).into_iter().flatten();
         let Some(grant) = all.into_iter().find_map(|message| message.grant(token)) else {
             return;

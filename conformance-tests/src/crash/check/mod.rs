@@ -6,8 +6,10 @@
 //! clock, which may have been moved ([`History::moves`]).
 
 mod clock;
+mod effects;
 mod leases;
 mod ordering;
+mod purges;
 mod receiving;
 mod settling;
 mod show;
@@ -33,11 +35,12 @@ pub(crate) const TOLD: usize = 3;
 /// What a history is checked against.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Rule {
-    /// A key is accepted at most once, and never when it was known to be stored.
+    /// A key is accepted at most once, and never when it was known to be stored, unless it may have been purged.
     AcceptedOnce,
     /// A duplicate is a copy of something that may have been stored before.
     DuplicateHasAnOriginal,
-    /// A message of which a receive, or a claim, has told is in the inbox.
+    /// A message of which a receive, or a claim, has told is in the inbox, unless it was final for long enough, and a
+    /// purge came by. Purges tell how many they delete.
     NothingLost,
     /// Every message in the inbox was sent, and is there once.
     NothingInvented,
@@ -49,7 +52,8 @@ pub enum Rule {
     TokensGrow,
     /// A settlement that was answered with `Done` had the newest token.
     Fenced,
-    /// A lease is lost only to a worker that claimed the message, or an operator who changed it.
+    /// A lease is lost only to a worker that claimed the message, or an operator who changed it or purged what had been
+    /// settled.
     LostToNobody,
     /// A message ends in the state that its settlement gave it, or an operator.
     SettledState,
@@ -174,6 +178,8 @@ pub struct Findings {
     pub violations: Vec<Violation>,
     /// How often each rule had something to judge. A rule without an occasion has shown nothing.
     pub occasions: BTreeMap<Rule, u64>,
+    /// How many messages may have been accepted again, as new ones, behind a purge. They are not judged.
+    pub set_aside: usize,
 }
 
 impl Findings {
@@ -188,13 +194,20 @@ impl Findings {
 /// Checks all rules.
 #[must_use]
 pub fn check(evidence: &Evidence<'_>) -> Findings {
+    let clock = Clock::of(&evidence.history.moves);
+    let stories = Stories::new(evidence.history, evidence.listing, &clock);
+    let findings = Findings {
+        set_aside: stories.set_aside.len(),
+        ..Findings::default()
+    };
     let mut checker = Checker {
         evidence: *evidence,
-        stories: Stories::new(evidence.history, evidence.listing),
-        clock: Clock::of(&evidence.history.moves),
-        findings: Findings::default(),
+        stories,
+        clock,
+        findings,
     };
     checker.receiving();
+    checker.purging();
     checker.leases();
     checker.settling();
     checker.ordering();
@@ -228,33 +241,6 @@ impl Checker<'_> {
                 what: format!("{}: {what}", keys.join(", ")),
                 history,
             });
-        }
-    }
-
-    fn effects(&mut self) {
-        let Some(effects) = self.evidence.effects else {
-            return;
-        };
-        for record in self.evidence.listing {
-            let written = effects.get(&record.key.to_string()).copied().unwrap_or(0);
-            let expected = u64::from(record.state == inbox_api::State::Processed);
-            let broken = (written != expected).then(|| {
-                format!(
-                    "is {}, and its effect is there {written} times",
-                    record.state
-                )
-            });
-            self.judge(Rule::EffectsOnce, &[&record.key], broken);
-        }
-        let known: std::collections::HashSet<String> = self
-            .evidence
-            .listing
-            .iter()
-            .map(|record| record.key.to_string())
-            .collect();
-        for note in effects.keys().filter(|note| !known.contains(*note)) {
-            let what = format!("{note:?} was written for no message of the inbox");
-            self.judge(Rule::EffectsOnce, &[], Some(what));
         }
     }
 

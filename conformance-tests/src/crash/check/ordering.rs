@@ -19,7 +19,12 @@ impl<'a> Checker<'a> {
         self.listed_in_order(&listed);
         let mut chains: BTreeMap<(&HandlerName, &OrderingKey), Vec<(&Key, &Story)>> =
             BTreeMap::new();
-        for (key, story) in listed {
+        let purged = stories
+            .by_key
+            .iter()
+            .filter(|(_, one)| one.listed.is_none());
+        let purged = purged.map(|(key, story)| (*key, story));
+        for (key, story) in purged.chain(listed) {
             if let Some(ordering_key) = &story.ordering_key {
                 let chain = chains.entry((&key.handler, ordering_key)).or_default();
                 chain.push((key, story));
@@ -76,13 +81,16 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The messages of one ordering key, in order of acceptance.
+    /// The messages of one ordering key.
     fn chain(&mut self, chain: &[(&Key, &Story)]) {
-        for (index, (key, story)) in chain.iter().enumerate() {
-            let earlier = chain.get(..index).unwrap_or_default();
+        for (key, story) in chain {
+            let earlier = || {
+                let others = chain.iter();
+                others.filter(|(_, other)| was_accepted_before(other, story))
+            };
             for grant in &story.grants {
                 // An earlier one that was there when this was handed out, and was not final.
-                let overtaken = earlier.iter().find(|(_, earlier)| {
+                let overtaken = earlier().find(|(_, earlier)| {
                     earlier.stored().is_some_and(|stored| stored < grant.start)
                         && earlier.unfinished_until() > grant.end
                 });
@@ -106,7 +114,7 @@ impl<'a> Checker<'a> {
                 .filter_map(|settle| settle.done().map(|end| (settle.start, end)))
                 .min_by_key(|(_, end)| *end);
             if let Some((start, end)) = done {
-                let overtaken = earlier.iter().find(|(_, earlier)| {
+                let overtaken = earlier().find(|(_, earlier)| {
                     earlier.stored().is_some_and(|stored| stored < start)
                         && earlier.unfinished_until() > end
                 });
@@ -120,5 +128,15 @@ impl<'a> Checker<'a> {
                 self.judge(Rule::CompletedInOrder, &keys, broken);
             }
         }
+    }
+}
+
+/// Whether the first was certainly accepted before the second: by the listing, or, if one was purged, by the calls.
+fn was_accepted_before(first: &Story, second: &Story) -> bool {
+    match (first.listed, second.listed) {
+        (Some(first), Some(second)) => first < second,
+        _ => first
+            .stored()
+            .is_some_and(|stored| second.sent().is_some_and(|sent| stored < sent)),
     }
 }

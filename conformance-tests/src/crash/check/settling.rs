@@ -53,7 +53,10 @@ impl Checker<'_> {
                 self.judge(Rule::Fenced, &[key], broken);
             }
             Some((end, Kept::LeaseLost)) => {
-                let broken = (!has_rival(key, story, stories, settle.token, end)).then(|| {
+                // It was settled before, and has been purged since.
+                let has_cause = has_rival(key, story, stories, settle.token, end)
+                    || stories.may_be_purged(story, &self.clock, end);
+                let broken = (!has_cause).then(|| {
                     let token = settle.token;
                     format!("the lease of token {token} was lost, and nobody had claimed it")
                 });
@@ -182,7 +185,7 @@ fn has_cause(story: &Story, state: State) -> bool {
     })
 }
 
-fn state_after(ending: Ending) -> Option<State> {
+pub(super) fn state_after(ending: Ending) -> Option<State> {
     match ending {
         Ending::Processed => Some(State::Processed),
         Ending::Dead => Some(State::Dead),

@@ -7,6 +7,7 @@ use std::{
 
 use inbox_api::{HandlerName, Key, OrderingKey, Record};
 
+use super::{clock::Clock, purges::Purge};
 use crate::crash::history::{Answered, Asked, Call, Change, Ending, History, Kept, Received};
 
 /// A statement of a killed client may be carried out by a server so much later, in microseconds.
@@ -153,11 +154,14 @@ pub(super) struct UnknownClaim {
 #[derive(Debug, Default)]
 pub(super) struct Stories<'a> {
     pub(super) by_key: BTreeMap<&'a Key, Story>,
+    /// Those that may have been accepted again behind a purge, which no rule about one message judges.
+    pub(super) set_aside: BTreeMap<&'a Key, Story>,
+    pub(super) purges: Vec<Purge>,
     pub(super) unknown_claims: Vec<UnknownClaim>,
 }
 
 impl<'a> Stories<'a> {
-    pub(super) fn new(history: &'a History, listing: &'a [Record]) -> Self {
+    pub(super) fn new(history: &'a History, listing: &'a [Record], clock: &Clock) -> Self {
         let mut stories = Self::default();
         for (index, call) in history.calls.iter().enumerate() {
             stories.add(index, call);
@@ -170,7 +174,13 @@ impl<'a> Stories<'a> {
         for (key, place) in places {
             stories.of(key).listed = Some(place);
         }
+        stories.set_aside(clock);
         stories
+    }
+
+    /// The message's story, also one that was set aside.
+    pub(super) fn any(&self, key: &Key) -> Option<&Story> {
+        self.by_key.get(key).or_else(|| self.set_aside.get(key))
     }
 
     /// Whether others than these two leases may have been given out on the message between these moments.
@@ -260,6 +270,24 @@ impl<'a> Stories<'a> {
                 }
             }
             Asked::List => {}
+            Asked::Purge {
+                state,
+                older_than,
+                limit,
+                ..
+            } => {
+                let answer = match answered {
+                    Some((Answered::Purged(deleted), end)) => Some((end, *deleted)),
+                    _ => None,
+                };
+                self.purges.push(Purge {
+                    start,
+                    state: *state,
+                    older_than: *older_than,
+                    limit: *limit,
+                    answer,
+                });
+            }
             Asked::Change { key, change } => {
                 let answer = match answered {
                     Some((Answered::Changed(changed), end)) => Some((end, *changed > 0)),

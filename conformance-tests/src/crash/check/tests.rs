@@ -2,6 +2,7 @@
 
 mod moved;
 mod operators;
+mod purges;
 mod run;
 
 use inbox_api::State;

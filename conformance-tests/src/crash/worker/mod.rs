@@ -10,7 +10,7 @@ use std::{
     path::PathBuf,
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -27,6 +27,7 @@ use super::{
 };
 use crate::needs::BoxError;
 
+pub(crate) use operate::RETENTION;
 pub(crate) use receive::{messages, number_of};
 
 /// Tells a process of the same program that it is a worker, and which.
@@ -69,6 +70,8 @@ pub(crate) enum Order {
     Hold,
     /// Send new messages again.
     Proceed,
+    /// Send nothing below this number any more: it may be purged soon.
+    Above(u64),
     /// Finish what is begun, and exit.
     Finish,
 }
@@ -80,6 +83,8 @@ pub(crate) struct Worker {
     log: Mutex<Log>,
     death: Mutex<Option<Point>>,
     hold: AtomicBool,
+    /// The lowest number to be sent.
+    lowest: AtomicU64,
     finish: AtomicBool,
 }
 
@@ -92,6 +97,7 @@ pub(crate) async fn run(target: &dyn Target, assignment: &str) -> Result<(), Box
         log: Mutex::new(Log::create(&assignment.log)?),
         death: Mutex::new(None),
         hold: AtomicBool::new(false),
+        lowest: AtomicU64::new(0),
         finish: AtomicBool::new(false),
     });
     let orders = Arc::clone(&worker);
@@ -123,6 +129,7 @@ impl Worker {
                 }
                 Ok(Order::Hold) => self.hold.store(true, Ordering::Relaxed),
                 Ok(Order::Proceed) => self.hold.store(false, Ordering::Relaxed),
+                Ok(Order::Above(number)) => self.lowest.store(number, Ordering::Relaxed),
                 Ok(Order::Finish) => self.finish.store(true, Ordering::Relaxed),
                 Err(_) => break,
             }
@@ -137,6 +144,10 @@ impl Worker {
 
     fn holding(&self) -> bool {
         self.hold.load(Ordering::Relaxed)
+    }
+
+    fn lowest(&self) -> u64 {
+        self.lowest.load(Ordering::Relaxed)
     }
 
     fn log(&self) -> std::sync::MutexGuard<'_, Log> {

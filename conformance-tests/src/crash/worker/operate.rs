@@ -1,8 +1,12 @@
-//! The operator: looks through the dead letters, and replays or discards some of them, while others work.
+//! The operator: looks through the dead letters, replays or discards some of them, and purges what is old, while
+//! others work.
 
 use std::{io, time::Duration};
 
-use inbox_api::{Filter, Key, Operate as _, Page, Result as StoreResult, Slice, State};
+use inbox_api::{
+    Filter, Key, Operate as _, Page, PurgeRequest, Result as StoreResult, Slice, State,
+    duration_micros,
+};
 
 use super::{Worker, handlers, pause_after};
 use crate::{
@@ -15,11 +19,21 @@ use crate::{
 
 /// Dead letters of one look.
 const PAGE: u32 = 50;
+/// How long messages are final before they are purged.
+pub(crate) const RETENTION: Duration = Duration::from_secs(3);
+/// One of so many turns is for a purge.
+const PURGES: u8 = 3;
 
 pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
     let handlers = handlers()?;
     while !worker.finishing() {
         tokio::time::sleep(Duration::from_millis(random.u64(20..=100))).await;
+        if random.u8(..PURGES) == 0 {
+            if let Err(error) = purge(worker, &mut random).await? {
+                pause_after(&error).await;
+            }
+            continue;
+        }
         let dead = Filter {
             states: vec![State::Dead],
             handler: random.choice(&handlers).cloned(),
@@ -44,6 +58,35 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
         }
     }
     Ok(())
+}
+
+/// Purges a few messages or many that have been final for long enough, at times as an archiver does.
+async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResult<u64>, BoxError> {
+    let state = match random.u8(..5) {
+        0 => State::Dead,
+        1 => State::Discarded,
+        _ => State::Processed,
+    };
+    let request = PurgeRequest::new(state, RETENTION, random.u32(1..=200))?;
+    let archived = random.u8(..4) == 0;
+    let asked = Asked::Purge {
+        state,
+        older_than: duration_micros(RETENTION).unsigned_abs(),
+        limit: request.limit(),
+        archived,
+    };
+    let inbox = &worker.opened.inbox;
+    let purging = async {
+        if !archived {
+            return inbox.purge(&request).await;
+        }
+        let listing = inbox.expired(&request).await?;
+        let keys: Vec<Key> = listing.records.into_iter().map(|one| one.key).collect();
+        inbox.purge_archived(&request, &keys).await
+    };
+    let points = [Point::DuringPurge, Point::AfterPurge];
+    let answered = |purged: &u64| Answered::Purged(*purged);
+    Ok(worker.call(asked, points, purging, answered).await?)
 }
 
 async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>>> {

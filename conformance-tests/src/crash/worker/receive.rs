@@ -71,8 +71,10 @@ pub(super) async fn run(
             random.u64(2..=16)
         };
         let hold = worker.holding();
+        let lowest = worker.lowest();
+        next = next.max(lowest);
         let start = if hold || random.u8(..3) == 0 {
-            next.saturating_sub(random.u64(1..=60))
+            next.saturating_sub(random.u64(1..=60)).max(lowest)
         } else {
             next
         };

@@ -192,6 +192,17 @@ impl Run {
         self.call(start, end, asked, Some(Answered::Changed(changed)))
     }
 
+    /// A purge of what has been in this state for a second, which deleted so many; with an end of 0 nobody knows.
+    pub(super) fn purge(self, (start, end): (u64, u64), state: State, deleted: u64) -> Self {
+        let asked = Asked::Purge {
+            state,
+            older_than: 1_000_000,
+            limit: 10,
+            archived: false,
+        };
+        self.call(start, end, asked, Some(Answered::Purged(deleted)))
+    }
+
     /// Accepted, claimed with token 1, and settled as dead.
     pub(super) fn dead(self, id: &str) -> Self {
         self.receive(0, 1, id, Accepted)

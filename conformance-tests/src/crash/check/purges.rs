@@ -1,0 +1,121 @@
+//! Purges: what they may have deleted, and which messages may have been accepted as new ones behind them.
+
+use std::ops::RangeInclusive;
+
+use inbox_api::State;
+
+use super::{
+    Checker, Rule,
+    clock::Clock,
+    leases::SLACK,
+    settling::state_after,
+    story::{AFTERLIFE, Stories, Story},
+};
+use crate::crash::history::{Change, Received};
+
+/// An operator's purge.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Purge {
+    pub(super) start: u64,
+    pub(super) state: State,
+    pub(super) older_than: u64,
+    pub(super) limit: u32,
+    /// When it was answered, and how many messages were deleted; `None` when the outcome is unknown.
+    pub(super) answer: Option<(u64, u64)>,
+}
+
+impl Purge {
+    fn may_have_deleted(&self) -> bool {
+        self.answer.is_none_or(|(_, deleted)| deleted > 0)
+    }
+
+    /// Whether the store's clock may have shown it, before `until`, that a message that came into its state then is old
+    /// enough.
+    fn may_take(&self, since: &RangeInclusive<u64>, until: u64, clock: &Clock) -> bool {
+        let end = self.answer.map(|(end, _)| end);
+        let end = end.unwrap_or(self.start.saturating_add(AFTERLIFE));
+        let during = self.start..=end.min(until);
+        let older_than = i64::try_from(self.older_than).unwrap_or(i64::MAX);
+        let age = clock.latest(during.clone()) - clock.earliest(since.clone());
+        since.start() <= during.end() && age >= older_than - SLACK
+    }
+}
+
+impl Story {
+    /// From when to when each that may have given the message this final state was under way.
+    fn may_have_become(&self, state: State) -> impl Iterator<Item = RangeInclusive<u64>> {
+        let until = |start: u64, end: Option<u64>| {
+            start..=end.unwrap_or_else(|| start.saturating_add(AFTERLIFE))
+        };
+        let settled = self.settles.iter().filter(move |settle| {
+            settle.may_be_done() && state_after(settle.ending) == Some(state)
+        });
+        let settled = settled.map(move |settle| until(settle.start, settle.done()));
+        let discarded = self.interventions.iter().filter(move |one| {
+            state == State::Discarded && one.change == Change::Discard && one.may_be_made()
+        });
+        settled.chain(discarded.map(move |one| until(one.start, one.made())))
+    }
+}
+
+impl Stories<'_> {
+    /// Whether a purge may have deleted the message before `until`.
+    pub(super) fn may_be_purged(&self, story: &Story, clock: &Clock, until: u64) -> bool {
+        let purges = self.purges.iter();
+        let mut purges = purges.filter(|purge| purge.may_have_deleted() && purge.start < until);
+        purges.any(|purge| {
+            let mut since = story.may_have_become(purge.state);
+            since.any(|since| purge.may_take(&since, until, clock))
+        })
+    }
+
+    /// Whether the message may have been accepted again, as a new one, after a purge.
+    fn may_be_new(&self, story: &Story, clock: &Clock) -> bool {
+        story.receives.iter().any(|receive| {
+            let until = match receive.answer {
+                Some((end, Received::Accepted)) => end,
+                Some((_, Received::Duplicate | Received::Refused)) => return false,
+                None => receive.start.saturating_add(AFTERLIFE),
+            };
+            self.may_be_purged(story, clock, until)
+        })
+    }
+
+    /// Sets aside the messages that may have had a second life: one key stands for two messages then.
+    pub(super) fn set_aside(&mut self, clock: &Clock) {
+        let all = std::mem::take(&mut self.by_key);
+        let (again, once) = all
+            .into_iter()
+            .partition(|(_, story)| self.may_be_new(story, clock));
+        (self.set_aside, self.by_key) = (again, once);
+    }
+}
+
+impl Checker<'_> {
+    /// Purges tell of all that they delete.
+    pub(super) fn purging(&mut self) {
+        let stories = std::mem::take(&mut self.stories);
+        let most = stories.purges.iter().map(|purge| match purge.answer {
+            Some((_, deleted)) => deleted,
+            None => u64::from(purge.limit),
+        });
+        let most: u64 = most.sum();
+        let stored = stories.by_key.values().filter(|one| one.stored().is_some());
+        let gone = stored.filter(|story| story.listed.is_none()).count() as u64;
+        if !stories.purges.is_empty() {
+            let broken = (gone > most).then(|| {
+                format!("{gone} messages are not in the inbox, and purges deleted {most} at most")
+            });
+            self.judge(Rule::NothingLost, &[], broken);
+        }
+        for (key, story) in &stories.by_key {
+            if story.stored().is_some() {
+                let is_lost =
+                    story.listed.is_none() && !stories.may_be_purged(story, &self.clock, u64::MAX);
+                let broken = is_lost.then(|| "was stored, and is not in the inbox".to_owned());
+                self.judge(Rule::NothingLost, &[key], broken);
+            }
+        }
+        self.stories = stories;
+    }
+}
