@@ -13,7 +13,7 @@ use tokio::time::Instant;
 
 use super::{
     Context, Failure, Served,
-    driver::Driver,
+    driver::{CANCEL_GRACE, Driver},
     lane::{Isolation, Lane},
     table::{Phase, Renewed},
 };
@@ -374,7 +374,13 @@ impl Driver {
     /// run out by the store's clock, which goes on while this worker's stands still, and may be set.
     /// Returns the others, with those whose outcome is stored already and only its answer still to
     /// come. In `runs` it notes the ordering keys of what is held: what else was claimed of these has to wait.
-    fn adopt(&mut self, leased: Vec<Leased>, expires: Instant, runs: &mut Runs) -> Vec<Leased> {
+    fn adopt(
+        &mut self,
+        leased: Vec<Leased>,
+        lease: Duration,
+        expires: Instant,
+        runs: &mut Runs,
+    ) -> Vec<Leased> {
         let now = Instant::now();
         self.compare_leases(now);
         let is_trouble = self.renewal.is_behind || self.lost_running > 0;
@@ -391,40 +397,76 @@ impl Driver {
         if held.is_empty() {
             return leased;
         }
-        let mut waiting = Vec::new();
-        let others = leased.into_iter().filter(|leased| {
-            let index = held.get(&leased.lease.key);
-            let Some(slot) = index.and_then(|index| self.table.get_mut(*index)) else {
-                return true;
+        let (mut waiting, mut others) = (Vec::new(), Vec::new());
+        for leased in leased {
+            let index = held.get(&leased.lease.key).copied();
+            let slot = index.and_then(|index| Some((index, self.table.get_mut(index)?)));
+            let Some((index, slot)) = slot else {
+                others.push(leased);
+                continue;
             };
-            // Or it is another message, whose key was purged after this one had been settled.
-            let held = slot.context.leased();
-            if slot.is_back_with(leased.attempts) || held.accepted_at != leased.accepted_at {
-                return true;
+            // It is another message, whose key was purged after others had settled this one, or a replay.
+            let is_another = slot.context.leased().accepted_at != leased.accepted_at
+                || slot.is_replayed_with(leased.attempts);
+            let has_ended = slot.phase == Phase::Ended;
+            if slot.is_back_with(leased.attempts) || (is_another && has_ended) {
+                others.push(leased);
+            } else if is_another {
+                if let Some(key) = leased.message.ordering_key() {
+                    runs.insert((slot.lane, key.clone()), !slot.runs());
+                }
+                others.extend(self.replace(index, leased, lease, expires));
+            } else {
+                tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
+                if let Some(key) = leased.message.ordering_key() {
+                    runs.insert((slot.lane, key.clone()), false);
+                }
+                slot.renewed = Some(Box::new(Renewed {
+                    lease: leased.lease,
+                    attempts: leased.attempts,
+                }));
+                slot.expires = expires;
+                slot.is_spared = true;
+                slot.waited = None;
+                if slot.phase == Phase::Waiting {
+                    waiting.push(index);
+                }
+                self.renewal.look_at(now);
             }
-            tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
-            slot.renewed = Some(Box::new(Renewed {
-                lease: leased.lease.clone(),
-                attempts: leased.attempts,
-            }));
-            slot.expires = expires;
-            slot.is_spared = true;
-            slot.waited = None;
-            if let Some(key) = leased.message.ordering_key() {
-                runs.insert((slot.lane, key.clone()), false);
-            }
-            if slot.phase == Phase::Waiting {
-                waiting.extend(index);
-            }
-            self.renewal.look_at(now);
-            false
-        });
-        let others = others.collect();
+        }
         for index in waiting {
             self.hand_back_one(index);
         }
         self.renewal.runs_out(expires);
         others
+    }
+
+    /// Gives up a message whose lease was lost unheard, for what its key stands for now. Answers that, to be run; where
+    /// the old one runs, it is told to stop, and the new one is put off for as long as that may take.
+    fn replace(
+        &mut self,
+        index: usize,
+        leased: Leased,
+        lease: Duration,
+        expires: Instant,
+    ) -> Option<Leased> {
+        let slot = self.table.get_mut(index)?;
+        let (lane, runs, is_lost) = (slot.lane, slot.runs(), slot.phase == Phase::Lost);
+        if !is_lost {
+            self.forget_waiting(index);
+            self.lost(index);
+        }
+        if !runs {
+            return Some(leased);
+        }
+        let context = Context::claimed(leased, &self.config);
+        let slot = self.admit(context, lane, lease, expires, Phase::Ended);
+        let outcome = Outcome::Defer {
+            after: CANCEL_GRACE,
+            error: None,
+        };
+        self.settle(slot, outcome);
+        None
     }
 
     /// Runs each suspect that waits once it is alone in its handler.
@@ -488,7 +530,7 @@ impl Driver {
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
         let mut runs = Runs::new();
-        let leased = self.adopt(leased, expires, &mut runs);
+        let leased = self.adopt(leased, lease, expires, &mut runs);
         self.look_at_claim(&leased, asked, expires);
         let isolated = self.isolate(&leased, asked);
         for leased in leased {
@@ -550,6 +592,9 @@ impl Driver {
             }
             let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
+            if let Some(slot) = self.table.get_mut(slot) {
+                slot.was_behind = before.is_some();
+            }
             if phase == Phase::Held {
                 self.hold(slot);
             } else if phase == Phase::Ended {

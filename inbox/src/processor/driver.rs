@@ -33,7 +33,7 @@ use crate::{
 };
 
 /// How long a handler that was told to stop may go on before it is dropped.
-const CANCEL_GRACE: Duration = Duration::from_secs(1);
+pub(super) const CANCEL_GRACE: Duration = Duration::from_secs(1);
 
 /// How long outcomes may take to be stored after a shutdown: from the drain limit, or from the end
 /// of the last handler.
@@ -242,7 +242,8 @@ impl Driver {
             began: Instant::now(),
             drop_at: None,
             renewed: None,
-            comes_back_with: None,
+            was_behind: false,
+            ends_for_good: None,
             waited: None,
             is_spared: false,
             _in_flight: in_flight,
@@ -512,7 +513,7 @@ impl Driver {
         {
             stop.is_cancelled = true;
             for (_, slot) in self.table.iter_mut() {
-                if matches!(slot.phase, Phase::Running | Phase::Lost) {
+                if slot.runs() {
                     slot.drop_at.get_or_insert(now + CANCEL_GRACE);
                     slot.context.cut_short();
                 }

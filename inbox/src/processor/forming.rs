@@ -10,13 +10,7 @@ use tokio::{
     time::Instant,
 };
 
-use super::{
-    BatchHandler,
-    driver::Driver,
-    router::Route,
-    table::{InBatch, Phase},
-    task,
-};
+use super::{BatchHandler, driver::Driver, router::Route, table::InBatch, task};
 use crate::{Leased, Message, OrderingKey};
 
 /// Batches whose messages are started, and whose handlers are about to be.
@@ -162,7 +156,7 @@ impl Driver {
     /// not to be dropped for the sake of the others.
     pub(super) fn wanted_batches(&mut self, now: Instant) -> HashSet<Id> {
         let wanted = self.table.iter_mut().filter_map(|(_, slot)| {
-            let runs = matches!(slot.phase, Phase::Running | Phase::Lost);
+            let runs = slot.runs();
             let is_wanted = slot.drop_at.is_none_or(|at| at > now);
             slot.batch.as_ref().filter(|_| runs && is_wanted)?;
             slot.task.as_ref().map(AbortHandle::id)

@@ -260,10 +260,15 @@ impl Driver {
 
     /// Hands back one message that waits, as its lease has run out.
     pub(super) fn hand_back_one(&mut self, index: usize) {
+        self.forget_waiting(index);
+        self.settle(index, Outcome::Release);
+    }
+
+    /// Takes note that the message in a slot no longer waits.
+    pub(super) fn forget_waiting(&mut self, index: usize) {
         for lane in &mut self.lanes {
             lane.look_ahead.queue.retain(|waiting| *waiting != index);
         }
-        self.settle(index, Outcome::Release);
     }
 }
 

@@ -35,9 +35,10 @@ pub(super) struct Slot {
     /// The lease under which this processor has claimed the message a second time, after the
     /// first ran out. The handler's outcome is settled under this one.
     pub renewed: Option<Box<Renewed>>,
-    /// What a claim finds once the outcome on its way to the store is there, if that outcome lets
-    /// the message be claimed again.
-    pub comes_back_with: Option<Attempts>,
+    /// It was claimed behind another of its ordering key, and counts no attempt until its turn comes.
+    pub was_behind: bool,
+    /// Present while an outcome is on its way to the store: whether it is the message's last.
+    pub ends_for_good: Option<bool>,
     /// The claim that was waited for because it might have been why the lease was lost.
     pub waited: Option<u64>,
     /// Its handler is not told to stop when the lease has run out, before its renewal is answered: a
@@ -83,6 +84,11 @@ impl Slot {
         }
     }
 
+    /// Whether its handler runs, under its lease or not.
+    pub(super) fn runs(&self) -> bool {
+        matches!(self.phase, Phase::Running | Phase::Lost)
+    }
+
     /// Whether there is a lease to be renewed, as far as this worker knows.
     pub(super) fn is_leased(&self) -> bool {
         self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
@@ -91,23 +97,26 @@ impl Slot {
     /// Whether a claim that finds these attempts has found the outcome that is on its way to be stored, or what
     /// others have done since.
     pub(super) fn is_back_with(&self, attempts: Attempts) -> bool {
-        let is_later = attempts.finished > self.attempts().finished;
-        self.comes_back_with
-            .is_some_and(|back| attempts == back || is_later)
+        let Some(ends_for_good) = self.ends_for_good else {
+            return false;
+        };
+        let own = self.attempts();
+        // A lease that ran out would count. It was handed back, or an operator has replayed it.
+        let is_taken_back = attempts.started <= own.started;
+        is_taken_back || (!ends_for_good && attempts.finished > own.finished)
+    }
+
+    /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here.
+    /// A lease that ran out would count.
+    pub(super) fn is_replayed_with(&self, attempts: Attempts) -> bool {
+        !self.was_behind && attempts.started <= self.attempts().started
     }
 
     /// Takes note of the outcome that is on its way to the store.
     pub(super) fn ends_with(&mut self, outcome: &Outcome) {
-        let Attempts { started, finished } = self.attempts();
         self.phase = Phase::Ended;
-        self.comes_back_with = match outcome {
-            Outcome::Retry { .. } => Some(Attempts {
-                started: started.saturating_add(1),
-                finished: finished.saturating_add(1),
-            }),
-            Outcome::Defer { .. } | Outcome::Release => Some(Attempts { started, finished }),
-            Outcome::Processed { .. } | Outcome::Dead { .. } => None,
-        };
+        let ends_for_good = matches!(outcome, Outcome::Processed { .. } | Outcome::Dead { .. });
+        self.ends_for_good = Some(ends_for_good);
     }
 }
 

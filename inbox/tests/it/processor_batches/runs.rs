@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox::{
-    Batch, Batches, Completion, Context, Failure, Middleware, Next, Outcome, PurgeRequest,
-    RetryPolicy, Settled, State, StoreExt as _, WorkerName, one_by_one,
+    Batch, Batches, Completion, Context, Edit, Failure, Intervention, Middleware, Next, Outcome,
+    PurgeRequest, RetryPolicy, Settled, State, StoreExt as _, WorkerName, one_by_one,
 };
 
 use super::*;
@@ -331,6 +331,100 @@ async fn a_message_of_the_same_key_is_not_taken_for_what_is_held() {
     let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), again);
     assert_eq!(runs.all().concat(), ["0", "0"]);
     assert_eq!(summary.unwrap().processed, 2);
+}
+
+/// An operator replays what is done or dead before this worker has the answer to its outcome.
+#[tokio::test(start_paused = true)]
+async fn what_is_replayed_before_its_outcome_is_answered_is_run() {
+    let lost = Trouble::LoseReply;
+    for (fails, trouble) in [(false, Trouble::HoldAnswer), (false, lost), (true, lost)] {
+        let (spy, runs) = (spy(), Runs::default());
+        let message = in_order(0, "k");
+        spy.receive_all([message.clone()]).await;
+        spy.disturb("settle", trouble);
+        let seen = runs.clone();
+        let handler = move |batch: Batch| {
+            seen.add(&batch);
+            let is_dead = fails && seen.len() == 1;
+            std::future::ready(match is_dead {
+                true => Err(Failure::dead("planned")),
+                false => Ok(()),
+            })
+        };
+        let router = router(handler).batches(Batches::up_to(10).runs(10));
+        let (processor, shutdown) = (
+            processor(&spy, router).build().unwrap(),
+            CancellationToken::new(),
+        );
+        let first = if fails { State::Dead } else { State::Processed };
+        let again = async {
+            eventually("settled", async || spy.count(first).await == 1).await;
+            let replayed = spy.inner.replay(message.key(), &Edit::default()).await;
+            assert_eq!(replayed.unwrap(), Intervention::Done);
+            eventually("leased", async || spy.count(State::Leased).await == 1).await;
+            spy.calm("settle");
+            eventually("settled", async || spy.count(State::Processed).await == 1).await;
+            shutdown.cancel();
+        };
+        let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), again);
+        assert_eq!(runs.all().concat(), ["0", "0"]);
+        let summary = summary.unwrap();
+        assert_eq!(summary.processed + summary.dead, 2);
+    }
+}
+
+/// The store's clock jumps, another worker handles what runs here, and an operator replays it.
+#[tokio::test(start_paused = true)]
+async fn a_replay_of_what_still_runs_here_is_run_behind_it() {
+    let (spy, runs) = (spy(), Runs::default());
+    let message = in_order(0, "k");
+    spy.receive_all([message.clone()]).await;
+    let (seen, at_a_time) = (runs.clone(), Arc::new(Mutex::new((0, 0))));
+    let running = at_a_time.clone();
+    let handler = one_by_one(move |context: Context| {
+        let (seen, running) = (seen.clone(), running.clone());
+        async move {
+            let now = {
+                let mut count = running.lock().unwrap();
+                *count = (count.0 + 1, count.1.max(count.0 + 1));
+                count.0
+            };
+            seen.add(&Batch::new(vec![context.clone()]));
+            let is_first = seen.len() == 1 && now == 1;
+            if is_first {
+                context.cancellation().cancelled().await;
+            }
+            running.lock().unwrap().0 -= 1;
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler).batches(Batches::up_to(10).runs(10).at_once(2));
+    let builder = processor(&spy, router).lease(Duration::from_secs(60));
+    let processor = builder.build().unwrap();
+    let shutdown = CancellationToken::new();
+    let jump = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        spy.disturb("claim", Trouble::Hold);
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        spy.clock.advance(Duration::from_secs(120));
+        let (other, lease) = (WorkerName::new("other").unwrap(), Duration::from_secs(60));
+        let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
+        let taken = taken.unwrap().leased;
+        let done = Outcome::Processed { result: None };
+        let settled = spy.inner.settle_one(&taken[0].lease, done).await;
+        assert_eq!(settled.unwrap(), Settled::Done);
+        let replayed = spy.inner.replay(message.key(), &Edit::default()).await;
+        assert_eq!(replayed.unwrap(), Intervention::Done);
+        spy.calm("claim");
+        tokio::time::sleep(Duration::from_secs(60)).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), jump);
+    assert_eq!(runs.all().concat(), ["0", "0"]);
+    assert_eq!(at_a_time.lock().unwrap().1, 1, "at a time");
+    let summary = summary.unwrap();
+    let ends = (summary.processed, summary.lease_lost, summary.deferred);
+    assert_eq!(ends, (1, 1, 1));
 }
 
 /// The batch is timed out, runs in halves, and the first of them blocks its thread for longer than the lease.
