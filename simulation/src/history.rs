@@ -78,11 +78,26 @@ struct Grant {
 struct Accepted {
     order: u64,
     grants: Vec<Grant>,
+    /// An operator has replayed it.
+    was_replayed: bool,
+    /// How many of these are from before the last replay.
+    replayed_after: usize,
+    /// How many are from before an operator's last change of any kind.
+    changed_after: usize,
     /// Since when it is final, by the store's clock.
     finished: Option<i64>,
 }
 
 impl Accepted {
+    fn since_replay(&self) -> &[Grant] {
+        self.grants.get(self.replayed_after..).unwrap_or_default()
+    }
+
+    /// Those since an operator's last change, which takes what has run out of its lease from who had it.
+    fn since_change(&self) -> &[Grant] {
+        self.grants.get(self.changed_after..).unwrap_or_default()
+    }
+
     fn grant(&mut self, token: i64) -> Option<&mut Grant> {
         self.grants.iter_mut().find(|grant| grant.token == token)
     }
@@ -200,6 +215,38 @@ impl History {
         }
     }
 
+    pub(crate) fn replayed(&mut self, key: &Key) {
+        self.trace(|| format!("{key} is replayed"));
+        let is_final = self.change(key, |message| {
+            message.was_replayed = true;
+            message.replayed_after = message.grants.len();
+            message.finished.take().is_some()
+        });
+        self.check("what is replayed was final", is_final, || key.to_string());
+    }
+
+    pub(crate) fn discarded(&mut self, key: &Key) {
+        self.trace(|| format!("{key} is discarded"));
+        let now = self.store_now;
+        self.change(key, |message| {
+            message.finished = Some(now);
+            true
+        });
+    }
+
+    pub(crate) fn rescheduled(&mut self, key: &Key) {
+        self.trace(|| format!("{key} is rescheduled"));
+        let is_open = self.change(key, |message| message.finished.is_none());
+        self.check("final is final", is_open, || format!("{key} is pending"));
+    }
+
+    fn change(&mut self, key: &Key, change: impl FnOnce(&mut Accepted) -> bool) -> bool {
+        self.current(key).is_some_and(|message| {
+            message.changed_after = message.grants.len();
+            change(message)
+        })
+    }
+
     pub(crate) fn told_to_stop(&mut self, part: &PartId, drain_limit: u64) {
         self.trace(|| format!("{part} is told to stop"));
         let over = self.now + drain_limit * 1_000;
@@ -225,6 +272,9 @@ impl History {
             .push(Accepted {
                 order,
                 grants: Vec::new(),
+                was_replayed: false,
+                replayed_after: 0,
+                changed_after: 0,
                 finished: None,
             });
     }
@@ -318,6 +368,7 @@ impl History {
             format!("{part} gets {key} under {token}, attempt {started}")
         });
         let (now, store_now) = (self.now, self.store_now);
+        let lost_before = self.lost_with_its_run(key);
         let Some(message) = self.current(key) else {
             return self.violated("only what was accepted", key.to_string());
         };
@@ -348,7 +399,7 @@ impl History {
         if last.outcome.is_some() {
             return;
         }
-        let is_over = last.until <= store_now;
+        let is_over = last.until <= store_now || last.token < lost_before;
         self.check("one holder", is_over, || {
             format!("{part} got {key} while {} held it", last.part)
         });
@@ -380,8 +431,13 @@ impl History {
                 continue;
             };
             let own = |grant: &&Grant| grant.part == *part;
-            let ends: Vec<_> = message
-                .grants
+            // A replay is to be run, whatever came of it before.
+            let mut since_replay = message.since_replay().iter();
+            let grants = match since_replay.any(|grant| grant.token == token) {
+                true => message.since_replay(),
+                false => &message.grants,
+            };
+            let ends: Vec<_> = grants
                 .iter()
                 .filter(own)
                 .filter_map(|grant| grant.run.as_ref()?.end)
@@ -455,6 +511,7 @@ impl History {
             let Some(message) = self.current(key) else {
                 continue;
             };
+            let may_be_taken = message.changed_after == message.grants.len();
             let Some(last) = message.grants.last_mut() else {
                 continue;
             };
@@ -479,7 +536,7 @@ impl History {
                 Settled::LeaseLost => {
                     self.check(
                         "the newest token counts",
-                        !is_newest || may_be_gone || is_lost_with_its_run,
+                        !is_newest || may_be_gone || may_be_taken || is_lost_with_its_run,
                         || key.to_string(),
                     );
                 }

@@ -14,6 +14,7 @@ mod broker;
 mod flaws;
 mod handler;
 mod history;
+mod operator;
 mod parts;
 mod scenario;
 mod shrink;
@@ -142,9 +143,11 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         live,
     ));
     all.spawn(parts::janitor(world.clone(), end.clone()));
+    all.spawn(operator::operator(world.clone()));
     let broken = world.history().broken.clone();
     let whole = async {
         sleep_until(world.at(CALM)).await;
+        operator::resume_all(&world).await;
         come_to_an_end(&world, &broker).await;
         end.cancel();
         while all.join_next().await.is_some() {}

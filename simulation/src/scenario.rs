@@ -22,6 +22,8 @@ pub struct Scenario {
     pub failed_acknowledgements: Vec<u32>,
     /// When parts are stopped or killed; they begin again.
     pub stops: Vec<Stop>,
+    /// What an operator does.
+    pub interventions: Vec<Intervention>,
     /// When the store's clock jumps ahead, and by how much.
     pub jumps: Vec<(u64, u64)>,
     /// How fast the store's clock goes, in percent of the runtime's.
@@ -150,6 +152,28 @@ pub struct Stop {
     pub pause: u64,
 }
 
+/// What an operator does, if the state of the message allows it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Intervention {
+    /// When.
+    pub at: u64,
+    /// What.
+    pub does: Change,
+}
+
+/// A change by an operator.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Change {
+    /// Replays a message.
+    Replay(usize),
+    /// Discards it.
+    Discard(usize),
+    /// Makes it due in so many milliseconds.
+    Reschedule(usize, u64),
+    /// Pauses a handler for so long.
+    Pause(u8, u64),
+}
+
 /// A part, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -218,8 +242,11 @@ impl Scenario {
             random.u8(0..4) > 0,
             random.u8(0..3) > 0,
         );
+        // Drawn apart, so that the rest of the plan is as it was when there were no operators.
+        let mut others = Rng::with_seed(seed ^ OPERATORS);
         Self {
             seed,
+            interventions: interventions(&mut others, count),
             deliveries: deliveries(&mut random, count),
             behaviours: behaviours(&mut random, count, does_misbehave),
             faults: faults(&mut random, does_fail),
@@ -236,6 +263,9 @@ impl Scenario {
         }
     }
 }
+
+/// Makes another sequence of a seed.
+const OPERATORS: u64 = 0x6f70_6572_6174_6f72;
 
 fn settings(random: &mut Rng) -> Settings {
     Settings {
@@ -348,6 +378,23 @@ fn faults(random: &mut Rng, does_fail: bool) -> Vec<Fault> {
             what,
         }));
     }
+    all
+}
+
+fn interventions(random: &mut Rng, messages: usize) -> Vec<Intervention> {
+    let count = random.usize(0..14).saturating_sub(6);
+    let mut all: Vec<_> = (0..count)
+        .map(|_| Intervention {
+            at: soon_or_late(random, 10_000, CALM),
+            does: match random.u8(0..8) {
+                0..=3 => Change::Replay(random.usize(0..messages)),
+                4 => Change::Discard(random.usize(0..messages)),
+                5 | 6 => Change::Reschedule(random.usize(0..messages), random.u64(0..5_000)),
+                _ => Change::Pause(random.u8(0..2), random.u64(0..8_000)),
+            },
+        })
+        .collect();
+    all.sort_by_key(|intervention| intervention.at);
     all
 }
 

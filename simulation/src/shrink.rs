@@ -37,10 +37,11 @@ pub fn shrink(scenario: Scenario, flaw: Option<Flaw>) -> Result<(Scenario, Viola
 /// Leaves out what stands at a place; answers whether anything does.
 type LeaveOut = fn(&mut Scenario, usize) -> bool;
 
-const LISTS: [LeaveOut; 6] = [
+const LISTS: [LeaveOut; 7] = [
     |scenario, place| leave_out(&mut scenario.stops, place),
     |scenario, place| leave_out(&mut scenario.faults, place),
     |scenario, place| leave_out(&mut scenario.jumps, place),
+    |scenario, place| leave_out(&mut scenario.interventions, place),
     |scenario, place| leave_out(&mut scenario.failed_acknowledgements, place),
     |scenario, place| leave_out(&mut scenario.deliveries, place),
     |scenario, place| leave_out(&mut scenario.behaviours, place),

@@ -21,14 +21,14 @@ impl History {
             .iter()
             .filter(|grant| grant.run.is_some())
             .count();
-        let runs_here = message.grants.iter().any(|grant| {
+        let runs_here = message.since_replay().iter().any(|grant| {
             let runs = grant.run.as_ref().is_some_and(|run| run.end.is_none());
             runs && grant.part == *part && grant.token != token
         });
         // What it has finished itself, and nobody has had since: neither others, nor a claim of its own without
         // an answer. By a clock that jumps it may have run under a newer lease while the answer was on its way.
         let drifts = self.terms.drifts;
-        let newest = message.grants.iter().rev();
+        let newest = message.since_change().iter().rev();
         let own = newest
             .skip_while(|grant| drifts && grant.token > token)
             .take_while(|grant| grant.part == *part && grant.is_told && !grant.is_forgotten)
@@ -65,6 +65,8 @@ impl History {
             });
             let first = unfinished
                 .filter(|(_, other)| other.order < order && other.finished.is_none())
+                // A replay may come when those behind have been handed out.
+                .filter(|(_, other)| !other.was_replayed)
                 .find(|(_, other)| {
                     // The same worker has done it, and settles both in order. What it holds it does not run
                     // again under another lease that it gets. Others may have got it meanwhile, if its leases

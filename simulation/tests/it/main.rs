@@ -7,7 +7,7 @@
 
 use simulation::{Flaw, Scenario, run, shrink};
 
-/// As many as take some seconds in a debug build, and short of 448, whose finding `docs/reliability.md` tells.
+/// As many as take some seconds in a debug build.
 const SEEDS: u64 = 400;
 
 /// Within so many seeds each flaw is found.
