@@ -437,7 +437,7 @@ impl Driver {
         for index in waiting {
             self.hand_back_one(index);
         }
-        self.renewal.runs_out(expires);
+        self.renewal.runs_out(expires, lease);
         others
     }
 

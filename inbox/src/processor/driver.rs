@@ -248,7 +248,7 @@ impl Driver {
             is_spared: false,
             _in_flight: in_flight,
         });
-        self.renewal.runs_out(expires);
+        self.renewal.runs_out(expires, lease_length);
         match phase {
             Phase::Running => self.start(slot),
             Phase::Waiting => self.enqueue(slot),
@@ -475,6 +475,11 @@ impl Driver {
         {
             served.metrics.count(what);
         }
+    }
+
+    /// Whether an error has stopped this processor.
+    pub(super) fn has_failed(&self) -> bool {
+        self.fatal.is_some()
     }
 
     /// Stops because of an error that is not worth repeating.

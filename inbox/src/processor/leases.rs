@@ -26,6 +26,8 @@ pub(super) struct Renewal {
     earliest: Instant,
     /// A lease has run out: nothing is claimed before it is renewed, settled or lost.
     pub(super) is_behind: bool,
+    /// Leases are to be renewed that the call under way does not renew.
+    has_further: bool,
     /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
     pub(super) is_unsure: bool,
     /// The lengths that were renewed since the last look, one call each. A lease that cannot be renewed
@@ -56,6 +58,7 @@ impl Renewal {
             outage: None,
             earliest: now,
             is_behind: false,
+            has_further: false,
             is_unsure: false,
             renewed: Vec::new(),
         }
@@ -65,9 +68,10 @@ impl Renewal {
         self.next_look = self.next_look.min(time);
     }
 
-    /// Takes note of a new lease.
-    pub(super) fn runs_out(&mut self, at: Instant) {
+    /// Takes note of a new lease. It is renewed in time also when the answer that brought it was late.
+    pub(super) fn runs_out(&mut self, at: Instant, length: Duration) {
         self.earliest = self.earliest.min(at);
+        self.look_at(at.checked_sub(length.mul_f64(RENEWED_AT)).unwrap_or(at));
     }
 
     pub(super) fn looked(&mut self, now: Instant) {
@@ -123,7 +127,8 @@ impl Driver {
     /// Renews those of which no more than this share is left.
     fn renew_from(&mut self, now: Instant, share: f64) {
         // Otherwise this processor came too late, because its thread was blocked.
-        let was_tried = self.renewal.call.is_some() || self.renewal.outage.is_some();
+        let was_tried =
+            self.renewal.call.is_some() || self.renewal.outage.is_some() || self.has_failed();
         let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
         // Those of one length at a time.
@@ -164,9 +169,11 @@ impl Driver {
                 has_others = true;
             }
         }
-        let Some(length) = chosen.filter(|_| self.renewal.call.is_none()) else {
+        let Some(length) = chosen else { return };
+        if self.renewal.call.is_some() {
+            self.renewal.has_further = true;
             return;
-        };
+        }
         self.renewal.renewed.push(length);
         let shortest = self.config.shortest_lease();
         let store = self.config.store.clone();
@@ -215,6 +222,9 @@ impl Driver {
             tracing::info!(target: OUTAGE, "renewing leases works again");
         }
         let expires = started + length;
+        if std::mem::take(&mut self.renewal.has_further) {
+            self.renewal.look_at(Instant::now());
+        }
         // The store has counted from later on, since it waited for a transaction of this worker's: what is
         // left by this worker's clock is renewed at once.
         let is_late = self.has_turns && Instant::now() > started + length / 3;

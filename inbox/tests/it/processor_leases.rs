@@ -350,6 +350,46 @@ async fn an_outage_costs_a_handler_that_heeds_cancellation_no_attempt() {
     assert_eq!(runs.load(SeqCst), 6);
 }
 
+/// Tells how it was told to stop, in the only attempt that it has.
+async fn until_told(context: Context) -> Result<(), Failure> {
+    tokio::select! {
+        () = sleep(LEASE * 2) => Ok(()),
+        () = context.cancellation().cancelled() => Err(Failure::retry("told to stop")),
+    }
+}
+
+/// Little is left of the lease when the answer comes. It is renewed at once.
+#[tokio::test(start_paused = true)]
+async fn a_claim_that_is_answered_late_costs_no_attempt() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    bench.spy.disturb("claim", Trouble::HoldAnswer);
+    bench.start(until_told, |builder| builder.retry(at_once(1)));
+    bench.at(59_500).await;
+    bench.spy.calm("claim");
+    bench.at(200_000).await;
+    let summary = bench.stop().await;
+    assert_eq!((summary.processed, summary.dead), (1, 0));
+    assert_eq!(bench.attempts("one").await, (State::Processed, 1, 1));
+}
+
+/// The processor stops, and renews nothing any more.
+#[tokio::test(start_paused = true)]
+async fn an_error_that_stops_the_processor_costs_no_attempt() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    bench.start(until_told, |builder| {
+        builder.retry(at_once(1)).drain_limit(LEASE * 3)
+    });
+    bench.at(1_000).await;
+    bench
+        .spy
+        .disturb("extend", Trouble::Refuse(ErrorKind::Denied));
+    let stopped = bench.running.take().unwrap().await.unwrap();
+    assert_eq!(stopped.unwrap_err().kind(), ErrorKind::Denied);
+    assert_eq!(bench.attempts("one").await, (State::Pending, 0, 0));
+}
+
 /// Within the second that it has after the drain limit.
 #[tokio::test(start_paused = true)]
 async fn a_stop_costs_no_attempt_however_the_handler_ends() {
