@@ -101,9 +101,11 @@ impl Slot {
             return false;
         };
         let own = self.attempts();
-        // A lease that ran out would count. It was handed back, or an operator has replayed it.
-        let is_taken_back = attempts.started <= own.started;
-        is_taken_back || (!ends_for_good && attempts.finished > own.finished)
+        // A lease that ran out would count. It was handed back, or an operator has replayed it. Where none had to
+        // count, what was done is rather taken for that than done again.
+        let is_taken_back = attempts.started < own.started
+            || (attempts.started == own.started && !(ends_for_good && self.was_behind));
+        is_taken_back || attempts.finished > own.finished
     }
 
     /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here.
