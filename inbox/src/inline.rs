@@ -385,7 +385,7 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let _under_way = self.under_way.begin();
-        let (begun, renewed) = self.begin(message).await?;
+        let (begun, renewed, turn) = self.begin(message).await?;
         let leased = match begun {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
@@ -408,6 +408,7 @@ impl InlineConsumer {
         }
         let held = leased.clone();
         let here = self.memory.run(&held.lease);
+        drop(turn);
         let running = async move { handler(leased).await };
         let running = AssertUnwindSafe(running).catch_unwind();
         // The handler is gone when this has answered, also if it did not come to its end.

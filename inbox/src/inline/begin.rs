@@ -7,7 +7,11 @@ use futures_util::future::OptionFuture;
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
-use super::{InlineConsumer, OnBusy, REPEATED_FOR, answer::ConsumeError, memory::Unrecorded};
+use super::{
+    InlineConsumer, OnBusy, REPEATED_FOR,
+    answer::ConsumeError,
+    memory::{Turn, Unrecorded},
+};
 use crate::{
     Begun, Effect, Error, ErrorKind, Extended, Leased, Message, Outcome, Result, Store as _,
     StoreExt as _, backoff::a_few_times,
@@ -15,11 +19,11 @@ use crate::{
 
 impl InlineConsumer {
     /// Asks the store until the answer is final or the patience for busy messages is used up.
-    /// With a lease comes a moment before it was granted.
+    /// With a lease comes a moment before it was granted. Until the turn is dropped no other copy asks.
     pub(super) async fn begin<E>(
         &self,
         message: &Message,
-    ) -> Result<(Begun, Instant), ConsumeError<E>> {
+    ) -> Result<(Begun, Instant, Option<Turn>), ConsumeError<E>> {
         let patience = match self.on_busy {
             OnBusy::Wait(limit) => limit,
             OnBusy::Error | OnBusy::Skip => Duration::ZERO,
@@ -36,18 +40,20 @@ impl InlineConsumer {
             if stop.is_cancelled() {
                 return Err(ConsumeError::Stopped);
             }
+            let turn = self.memory.turn(message.key()).await;
             let begun = self.begin_now(message).await;
             let (begun, asked) = begun.map_err(ConsumeError::Store)?;
             let left = patience.saturating_sub(began.elapsed());
             if !matches!(begun, Begun::Busy { .. } | Begun::Blocked) || left.is_zero() {
-                return Ok((begun, asked));
+                return Ok((begun, asked, Some(turn)));
             }
+            drop(turn);
             let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
             let leaves = OptionFuture::from(self.gone.as_ref().map(CancellationToken::cancelled));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Err(ConsumeError::Stopped),
-                Some(()) = leaves => return Ok((begun, asked)),
+                Some(()) = leaves => return Ok((begun, asked, None)),
                 () = pause => {}
             }
         }

@@ -25,6 +25,8 @@ pub(super) struct Memory(Arc<Mutex<State>>);
 struct State {
     /// Under which token, and until when by the store's clock.
     running: HashMap<Key, (FencingToken, SystemTime)>,
+    /// Who asks the store for a message, or waits to: one copy at a time.
+    turns: HashMap<Key, Arc<tokio::sync::Mutex<()>>>,
     unrecorded: VecDeque<Unrecorded>,
     /// Of their results.
     bytes: usize,
@@ -64,6 +66,20 @@ impl Memory {
     /// Until when a message is leased that runs here.
     pub(super) fn running(&self, key: &Key) -> Option<SystemTime> {
         self.state().running.get(key).map(|(_, until)| *until)
+    }
+
+    /// Waits until no other copy of the message asks the store whether it may run. What such a call takes may be
+    /// taken long after it was made.
+    pub(super) async fn turn(&self, key: &Key) -> Turn {
+        let lock = self.state().turns.entry(key.clone()).or_default().clone();
+        let mut turn = Turn {
+            memory: self.clone(),
+            key: key.clone(),
+            lock,
+            held: None,
+        };
+        turn.held = Some(turn.lock.clone().lock_owned().await);
+        turn
     }
 
     /// Takes note that a message runs here, for as long as the answer lives.
@@ -115,6 +131,25 @@ impl Memory {
     }
 }
 
+/// The turn of one copy of a message.
+pub(super) struct Turn {
+    memory: Memory,
+    key: Key,
+    lock: Arc<tokio::sync::Mutex<()>>,
+    held: Option<tokio::sync::OwnedMutexGuard<()>>,
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let mut state = self.memory.state();
+        self.held = None;
+        // This one's and the map's.
+        if Arc::strong_count(&self.lock) == 2 {
+            state.turns.remove(&self.key);
+        }
+    }
+}
+
 /// A message that runs here.
 pub(super) struct Running {
     memory: Memory,
@@ -156,6 +191,21 @@ mod tests {
             locator: 0,
             until: SystemTime::UNIX_EPOCH,
         }
+    }
+
+    #[tokio::test]
+    async fn turns_of_a_key_are_taken_one_after_the_other_and_leave_nothing() {
+        let memory = Memory::default();
+        let key = lease(1, 1).key;
+        let first = memory.turn(&key).await;
+        let mut second = Box::pin(memory.turn(&key));
+        let mut third = Box::pin(memory.turn(&key));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(futures_util::poll!(&mut third).is_pending());
+        drop(third);
+        drop(first);
+        drop(second.await);
+        assert!(memory.state().turns.is_empty());
     }
 
     #[test]

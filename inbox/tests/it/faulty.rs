@@ -30,6 +30,8 @@ pub(crate) enum Fault {
     Never,
     /// It is done after others have had a few turns.
     Late,
+    /// It is done so much later.
+    Later(Duration),
     /// It is done at once, and answered so much later.
     Slow(Duration),
 }
@@ -119,6 +121,10 @@ impl FaultyStore {
                     .with_effect(Effect::Unknown))
             }
             Fault::Never => std::future::pending().await,
+            Fault::Later(time) => {
+                tokio::time::sleep(time).await;
+                work.await
+            }
             Fault::Slow(time) => {
                 let answer = work.await;
                 tokio::time::sleep(time).await;

@@ -199,6 +199,30 @@ async fn a_copy_that_waits_for_the_first_does_not_repeat_it() {
     assert_eq!((second.unwrap(), bench.runs()), (duplicate("run 1"), 1));
 }
 
+/// The store is slow with the first copy, which it lets run when the second has been run and its lease is over.
+#[tokio::test(start_paused = true)]
+async fn a_copy_whose_begin_is_on_its_way_runs_alone() {
+    let bench = bench();
+    let consumer = bench.consumer();
+    bench.store.plan("begin", [Fault::Later(LEASE * 2)]);
+    let second = async {
+        tokio::time::sleep(LEASE / 8).await;
+        let handler = async |_: Leased| {
+            bench.runs.fetch_add(1, Ordering::SeqCst);
+            let failing = vec![Fault::Before(ErrorKind::Unavailable); 30];
+            bench.store.plan("extend", failing);
+            bench.clock.advance(LEASE * 2);
+            tokio::time::sleep(LEASE * 3).await;
+            Ok::<_, &'static str>(None)
+        };
+        consumer.consume(&message(1), handler).await
+    };
+    let (first, second) = tokio::join!(bench.consume(&consumer, 1), second);
+    let ran = [&first, &second].map(|one| matches!(one, Ok(Consumed::Ran { .. })));
+    assert_eq!(ran, [true, false], "{first:?}, {second:?}");
+    assert_eq!(bench.runs(), 1);
+}
+
 /// Too large to be kept; that it was done is kept all the same, and so is what others have done.
 #[tokio::test(start_paused = true)]
 async fn one_large_result_is_no_reason_to_repeat_the_work() {
