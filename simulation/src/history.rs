@@ -84,6 +84,8 @@ struct Accepted {
     replayed_after: usize,
     /// How many are from before an operator's last change of any kind.
     changed_after: usize,
+    /// No token until then was newer.
+    changed_at: i64,
     /// Since when it is final, by the store's clock.
     finished: Option<i64>,
 }
@@ -136,6 +138,8 @@ pub(crate) struct History {
     terms: Terms,
     messages: BTreeMap<Key, Vec<Accepted>>,
     accepted: u64,
+    /// The newest token.
+    newest: i64,
     counts: BTreeMap<PartId, Counts>,
     killed: BTreeSet<PartId>,
     /// When the drain limit of a part that was told to stop is over.
@@ -158,6 +162,7 @@ impl History {
             terms,
             messages: BTreeMap::new(),
             accepted: 0,
+            newest: i64::MIN,
             counts: BTreeMap::new(),
             killed: BTreeSet::new(),
             stops: BTreeMap::new(),
@@ -241,8 +246,10 @@ impl History {
     }
 
     fn change(&mut self, key: &Key, change: impl FnOnce(&mut Accepted) -> bool) -> bool {
+        let newest = self.newest;
         self.current(key).is_some_and(|message| {
             message.changed_after = message.grants.len();
+            message.changed_at = newest.saturating_add(1);
             change(message)
         })
     }
@@ -275,6 +282,7 @@ impl History {
                 was_replayed: false,
                 replayed_after: 0,
                 changed_after: 0,
+                changed_at: i64::MIN,
                 finished: None,
             });
     }
@@ -368,6 +376,7 @@ impl History {
             format!("{part} gets {key} under {token}, attempt {started}")
         });
         let (now, store_now) = (self.now, self.store_now);
+        self.newest = self.newest.max(token);
         let lost_before = self.lost_with_its_run(key);
         let Some(message) = self.current(key) else {
             return self.violated("only what was accepted", key.to_string());
@@ -431,10 +440,13 @@ impl History {
                 continue;
             };
             let own = |grant: &&Grant| grant.part == *part;
-            // A replay is to be run, whatever came of it before.
-            let mut since_replay = message.since_replay().iter();
-            let grants = match since_replay.any(|grant| grant.token == token) {
-                true => message.since_replay(),
+            // A replay is to be run, whatever came of it before. Behind a claim without an answer its attempts
+            // look like those of a lease that ran out.
+            let since_replay = message.since_replay();
+            let is_of_it = since_replay.iter().any(|grant| grant.token == token);
+            let is_clear = since_replay.iter().all(|grant| grant.is_told);
+            let grants = match is_of_it && is_clear {
+                true => since_replay,
                 false => &message.grants,
             };
             let ends: Vec<_> = grants
@@ -486,8 +498,8 @@ impl History {
         }
     }
 
-    /// The newest token under which an earlier message of its ordering key was handed out: in a run, leases of
-    /// before that are lost.
+    /// The newest token under which an earlier message of its ordering key was handed out, or until which an operator
+    /// changed one: in a run, leases of before that are lost.
     fn lost_with_its_run(&self, key: &Key) -> i64 {
         let keys = &self.terms.ordering_keys;
         let own = self.messages.get(key).and_then(|own| own.last());
@@ -498,7 +510,10 @@ impl History {
         let others = self.messages.keys().filter(same);
         let earlier = others.flat_map(|other| &self.messages[other]);
         let earlier = earlier.filter(|other| other.order < own.order);
-        let tokens = earlier.flat_map(|other| other.grants.iter().map(|grant| grant.token));
+        let tokens = earlier.flat_map(|other| {
+            let tokens = other.grants.iter().map(|grant| grant.token);
+            tokens.chain([other.changed_at])
+        });
         tokens.max().unwrap_or(i64::MIN)
     }
 
