@@ -52,6 +52,10 @@ struct Run {
     end: Option<RunEnd>,
     /// It was told to stop by a shutdown before it ended.
     was_stopped: bool,
+    /// It was told to stop although its lease was not lost, nor its thread blocked: nobody had renewed it.
+    was_cut: bool,
+    /// For how long threads had been blocked when it began.
+    blocked: u64,
 }
 
 /// A lease that was handed out.
@@ -150,6 +154,12 @@ pub(crate) struct History {
     pub(crate) broken: Arc<Notify>,
     /// For how long threads were blocked.
     pub(crate) blocked: u64,
+    /// How many claims of a part have no answer.
+    open_claims: BTreeMap<PartId, u32>,
+    /// When a claim of a part was dropped before its time limit.
+    dropped_claims: BTreeMap<PartId, u64>,
+    /// When the last run of a part ended.
+    last_ends: BTreeMap<PartId, u64>,
 }
 
 impl History {
@@ -170,6 +180,9 @@ impl History {
             last_trouble: None,
             broken: Arc::default(),
             blocked: 0,
+            open_claims: BTreeMap::new(),
+            dropped_claims: BTreeMap::new(),
+            last_ends: BTreeMap::new(),
         }
     }
 
@@ -329,6 +342,21 @@ impl History {
         }
     }
 
+    pub(crate) fn claim_begins(&mut self, part: &PartId) {
+        *self.open_claims.entry(part.clone()).or_default() += 1;
+    }
+
+    /// A claim is answered, or was dropped.
+    pub(crate) fn claim_is_over(&mut self, part: &PartId, since: u64, is_answered: bool) {
+        if let Some(open) = self.open_claims.get_mut(part) {
+            *open = open.saturating_sub(1);
+        }
+        let limit = since + self.terms.store_timeout * 1_000;
+        if !is_answered && self.now < limit {
+            self.dropped_claims.insert(part.clone(), self.now);
+        }
+    }
+
     pub(crate) fn told_claims(&mut self, part: &PartId, leased: &[Leased]) {
         self.counts.entry(part.clone()).or_default().claimed += leased.len() as u64;
         for leased in leased {
@@ -440,14 +468,11 @@ impl History {
                 continue;
             };
             let own = |grant: &&Grant| grant.part == *part;
-            // A replay is to be run, whatever came of it before. Behind a claim without an answer its attempts
-            // look like those of a lease that ran out.
-            let since_replay = message.since_replay();
-            let is_of_it = since_replay.iter().any(|grant| grant.token == token);
-            let is_clear = since_replay.iter().all(|grant| grant.is_told);
-            let grants = match is_of_it && is_clear {
-                true => since_replay,
-                false => &message.grants,
+            // A replay is to be run, whatever came of it before. If others have had it since, its attempts look
+            // like those of a lease that ran out.
+            let grants = match message.since_replay() {
+                [only] if only.token == token => std::slice::from_ref(only),
+                _ => &message.grants,
             };
             let ends: Vec<_> = grants
                 .iter()
@@ -489,6 +514,12 @@ impl History {
             let is_charged = matches!(
                 settlement.outcome,
                 Outcome::Retry { .. } | Outcome::Dead { .. }
+            );
+            let was_cut = run.is_some_and(|run| run.was_cut && run.end != Some(RunEnd::Dead));
+            self.check(
+                "an outage costs no attempt",
+                !was_cut || !is_charged || self.terms.drifts,
+                || format!("{part} settled {key} as {name} after {end:?}"),
             );
             self.check(
                 "a shutdown costs no attempt",

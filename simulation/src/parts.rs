@@ -182,6 +182,7 @@ pub(crate) async fn processor(world: Arc<World>, part: PartId, stop: Cancellatio
     if let Some(told) = told {
         // The drain limit, a second until handlers are dropped, five until the last settlement.
         history.ended_within(&part, told, drain * 1_000 + 6_000_000 + SLACK);
+        history.ended_soon(&part, told, SLACK);
     }
 }
 

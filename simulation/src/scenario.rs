@@ -18,6 +18,8 @@ pub struct Scenario {
     pub behaviours: Vec<Behaviour>,
     /// What goes wrong with calls of the store.
     pub faults: Vec<Fault>,
+    /// When the whole store is away.
+    pub outages: Vec<Outage>,
     /// Which acknowledgements fail, by their number.
     pub failed_acknowledgements: Vec<u32>,
     /// When parts are stopped or killed; they begin again.
@@ -139,6 +141,17 @@ pub enum Wrong {
     HangAfter,
 }
 
+/// A time in which the store does nothing.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outage {
+    /// From when.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+    /// Calls wait for its end; otherwise they fail.
+    pub waits: bool,
+}
+
 /// An end of a part before the run's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
@@ -242,11 +255,12 @@ impl Scenario {
             random.u8(0..4) > 0,
             random.u8(0..3) > 0,
         );
-        // Drawn apart, so that the rest of the plan is as it was when there were no operators.
-        let mut others = Rng::with_seed(seed ^ OPERATORS);
+        // Drawn apart, so that the rest of the plan is as it was when there were neither.
+        let mut others = Rng::with_seed(seed ^ OPERATORS_AND_OUTAGES);
         Self {
             seed,
             interventions: interventions(&mut others, count),
+            outages: outages(&mut others, settings.lease),
             deliveries: deliveries(&mut random, count),
             behaviours: behaviours(&mut random, count, does_misbehave),
             faults: faults(&mut random, does_fail),
@@ -265,7 +279,7 @@ impl Scenario {
 }
 
 /// Makes another sequence of a seed.
-const OPERATORS: u64 = 0x6f70_6572_6174_6f72;
+const OPERATORS_AND_OUTAGES: u64 = 0x6f70_6572_6174_6f72;
 
 fn settings(random: &mut Rng) -> Settings {
     Settings {
@@ -396,6 +410,19 @@ fn interventions(random: &mut Rng, messages: usize) -> Vec<Intervention> {
         .collect();
     all.sort_by_key(|intervention| intervention.at);
     all
+}
+
+fn outages(random: &mut Rng, lease: u64) -> Vec<Outage> {
+    let count = random.usize(0..5).saturating_sub(2);
+    let outage = |_| {
+        let from = soon_or_late(random, 8_000, CALM);
+        Outage {
+            from,
+            to: from + random.u64(100..lease * 2),
+            waits: random.bool(),
+        }
+    };
+    (0..count).map(outage).collect()
 }
 
 fn stops(random: &mut Rng, settings: &Settings, does_stop: bool) -> Vec<Stop> {

@@ -37,8 +37,9 @@ pub fn shrink(scenario: Scenario, flaw: Option<Flaw>) -> Result<(Scenario, Viola
 /// Leaves out what stands at a place; answers whether anything does.
 type LeaveOut = fn(&mut Scenario, usize) -> bool;
 
-const LISTS: [LeaveOut; 7] = [
+const LISTS: [LeaveOut; 8] = [
     |scenario, place| leave_out(&mut scenario.stops, place),
+    |scenario, place| leave_out(&mut scenario.outages, place),
     |scenario, place| leave_out(&mut scenario.faults, place),
     |scenario, place| leave_out(&mut scenario.jumps, place),
     |scenario, place| leave_out(&mut scenario.interventions, place),

@@ -70,6 +70,33 @@ impl Seen {
     }
 }
 
+/// A claim under way.
+struct OpenClaim<'a> {
+    seen: &'a Seen,
+    since: u64,
+    is_answered: bool,
+}
+
+impl<'a> OpenClaim<'a> {
+    fn new(seen: &'a Seen) -> Self {
+        let mut history = seen.world.history();
+        history.claim_begins(&seen.part);
+        Self {
+            seen,
+            since: history.now,
+            is_answered: false,
+        }
+    }
+}
+
+impl Drop for OpenClaim<'_> {
+    fn drop(&mut self) {
+        let (seen, since, is_answered) = (self.seen, self.since, self.is_answered);
+        let mut history = seen.world.history();
+        history.claim_is_over(&seen.part, since, is_answered);
+    }
+}
+
 /// As long as a call goes wrong, and at its end, leases may be lost.
 struct Disturbed<'a>(&'a World);
 
@@ -113,7 +140,11 @@ impl Store for Seen {
             world.history().claimed(&part, &claims.leased);
             Ok(claims)
         };
-        let claims = self.call(Operation::Claim, "claim", work).await?;
+        let mut open = OpenClaim::new(self);
+        let claims = self.call(Operation::Claim, "claim", work).await;
+        open.is_answered = true;
+        drop(open);
+        let claims = claims?;
         self.world.history().told_claims(&self.part, &claims.leased);
         Ok(claims)
     }

@@ -120,6 +120,17 @@ impl World {
         if self.is_calm() {
             return None;
         }
+        let now = self.now() / 1_000;
+        let mut outages = self.scenario.outages.iter();
+        if let Some(outage) = outages.find(|outage| (outage.from..outage.to).contains(&now)) {
+            // Not all in the same moment.
+            let left = outage.to - now + u64::from(call) * 7_919 % 40;
+            return Some(match (outage.waits, call % 3) {
+                (false, _) => Wrong::Fail,
+                (true, 0) => Wrong::Delay(left),
+                (true, _) => Wrong::Late(left),
+            });
+        }
         let mut faults = self.scenario.faults.iter();
         let fault = faults.find(|fault| fault.operation == operation && fault.call == call)?;
         Some(fault.what)

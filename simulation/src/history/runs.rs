@@ -10,6 +10,7 @@ impl History {
         self.trace(|| format!("{part} runs {key} under {token}"));
         let order_key = self.terms.ordering_keys.get(key).cloned();
         let lost_before = self.lost_with_its_run(key);
+        let blocked = self.blocked;
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
             return 0;
@@ -42,6 +43,8 @@ impl History {
                 grant.run = Some(Run {
                     end: None,
                     was_stopped: false,
+                    was_cut: false,
+                    blocked,
                 });
                 grant.outcome.is_none()
             }
@@ -98,6 +101,7 @@ impl History {
     ) {
         self.trace(|| format!("{part} ends {key} under {token}: {end:?}"));
         let (now, blocked) = (self.now, self.blocked);
+        self.last_ends.insert(part.clone(), now);
         let stopped = self.stops.get(part).is_some_and(|over| *over <= now);
         // It waits for its own claim, which may have taken the message, and may have to ask again after that.
         let limit = 1_500_000 + 2 * self.terms.store_timeout * 1_000 + blocked;
@@ -108,7 +112,9 @@ impl History {
         let told_lost = grant.told_lost;
         if let Some(run) = &mut grant.run {
             run.end = Some(end);
-            run.was_stopped = stopped && is_cancelled && told_lost.is_none();
+            let is_told_to_stop = is_cancelled && told_lost.is_none();
+            run.was_stopped = stopped && is_told_to_stop;
+            run.was_cut = !stopped && is_told_to_stop && run.blocked == blocked;
         }
         // In a batch it is dropped with the others.
         let is_alone = self.terms.batches != Some(key.handler.as_str());
@@ -132,6 +138,13 @@ impl History {
             abandoned,
             ..
         } = *summary;
+        let is_open = self.open_claims.get(part).is_some_and(|count| *count > 0)
+            || self.dropped_claims.get(part) == Some(&self.now);
+        self.check(
+            "an unanswered claim is told",
+            !is_open || abandoned > 0,
+            || format!("{part}: {summary:?}"),
+        );
         let ended = processed + retried + deferred + dead + released + lease_lost + abandoned;
         // A claim without an answer is one that was abandoned.
         let most = claimed + u64::from(abandoned > 0);
@@ -160,6 +173,16 @@ impl History {
             && told.saturating_sub(accepted + duplicates) <= summary.abandoned();
         self.check("the summary tells what happened", adds_up, || {
             format!("{part}: {summary:?} of {taken}, and it was told {counts:?}")
+        });
+    }
+
+    /// Five seconds from the end of the last handler, or from when it was told to.
+    pub(crate) fn ended_soon(&mut self, part: &PartId, told: u64, slack: u64) {
+        let last = self.last_ends.get(part).copied().unwrap_or(0);
+        let limit = 5_000_000 + slack + self.blocked;
+        let took = self.now.saturating_sub(last.max(told));
+        self.check("shutdown ends soon", took <= limit, || {
+            format!("{part} took {took} of {limit} microseconds")
         });
     }
 
