@@ -3,8 +3,8 @@
 use std::{collections::HashMap, error::Error as _, iter};
 
 use inbox_api::{
-    Claims, Extended, HandlerName, Key, Lease, Message, OrderingKey, Outcome, Receipt, Settled,
-    Settlement, State, duration_micros, error_text,
+    Begun, Claims, Extended, HandlerName, Key, Lease, Leased, Message, OrderingKey, Outcome,
+    Receipt, Settled, Settlement, State, duration_micros, error_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -99,6 +99,13 @@ pub enum Asked {
         /// Whether through [`Transactional::receive_in`](inbox_api::Transactional::receive_in).
         transaction: bool,
     },
+    /// A begin, by a consumer that handles the message where it comes in.
+    Begin {
+        /// The message.
+        message: Sent,
+        /// The lease's length in microseconds.
+        length: u64,
+    },
     /// A claim.
     Claim {
         /// For which handlers.
@@ -169,6 +176,24 @@ pub struct Granted {
     pub finished: u32,
 }
 
+/// What a begin was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Beginning {
+    /// [`Begun::Run`]
+    Run(Granted),
+    /// [`Begun::Processed`]
+    Processed,
+    /// [`Begun::Busy`]
+    Busy,
+    /// [`Begun::Blocked`]
+    Blocked,
+    /// [`Begun::Dead`]
+    Dead,
+    /// [`Begun::Discarded`]
+    Discarded,
+}
+
 /// What became of one settlement or one extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
@@ -187,6 +212,8 @@ pub enum Kept {
 pub enum Answered {
     /// Of a receive, one per message.
     Receipts(Vec<Received>),
+    /// Of a begin.
+    Begun(Beginning),
     /// Of a claim.
     Claims {
         /// The messages it got.
@@ -245,18 +272,20 @@ impl Answered {
         )
     }
 
+    pub(crate) fn begun(begun: &Begun) -> Self {
+        Self::Begun(match begun {
+            Begun::Run(leased) => Beginning::Run(granted(leased)),
+            Begun::Processed { .. } => Beginning::Processed,
+            Begun::Busy { .. } => Beginning::Busy,
+            Begun::Blocked => Beginning::Blocked,
+            Begun::Dead { .. } => Beginning::Dead,
+            Begun::Discarded => Beginning::Discarded,
+        })
+    }
+
     pub(crate) fn claims(claims: &Claims) -> Self {
         Self::Claims {
-            granted: claims
-                .leased
-                .iter()
-                .map(|leased| Granted {
-                    held: held(&leased.lease),
-                    ordering_key: leased.message.ordering_key().cloned(),
-                    started: leased.attempts.started,
-                    finished: leased.attempts.finished,
-                })
-                .collect(),
+            granted: claims.leased.iter().map(granted).collect(),
             corrupt: claims.corrupt.len(),
         }
     }
@@ -284,6 +313,15 @@ impl Answered {
                 })
                 .collect(),
         )
+    }
+}
+
+fn granted(leased: &Leased) -> Granted {
+    Granted {
+        held: held(&leased.lease),
+        ordering_key: leased.message.ordering_key().cloned(),
+        started: leased.attempts.started,
+        finished: leased.attempts.finished,
     }
 }
 
@@ -376,6 +414,7 @@ impl History {
                     .ok_or("a log has the end of a call without its start")?;
                 let nothing = match &answered {
                     Answered::Claims { granted, .. } => granted.is_empty(),
+                    Answered::Begun(begun) => !matches!(begun, Beginning::Run(_)),
                     Answered::Failed { .. }
                     | Answered::Listed { .. }
                     | Answered::Changed(0)

@@ -1,8 +1,8 @@
 //! Crash runs: worker processes on one inbox, killed with SIGKILL again and again, and a check of
 //! all that they did.
 //!
-//! [`main`] makes a whole program of it. Several worker processes receive and process on one
-//! inbox, and an operator replays and discards what is dead; the orchestrator kills them, one after the other, at every [`Point`] of their work and
+//! [`main`] makes a whole program of it. Several worker processes receive, inline or not, and process on one
+//! inbox, and an operator replays and discards what is dead, and purges what is old; the orchestrator kills them, one after the other, at every [`Point`] of their work and
 //! at random times, starts others in their place, and does every [`Fault`] to the server now and then, if there is
 //! one. Every worker writes the start and the answer of each call to a log that survives it. When
 //! there were enough kills and operations, the last workers finish what is left, every message is

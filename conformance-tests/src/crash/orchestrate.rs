@@ -343,11 +343,14 @@ impl Run<'_> {
     /// The number behind the highest that was ever sent.
     fn next_number(&mut self) -> u64 {
         for call in self.history.calls.get(self.looked_at..).unwrap_or_default() {
-            if let Asked::Receive { messages, .. } = &call.asked {
-                let numbers = messages.iter().filter_map(|sent| number_of(&sent.key));
-                let highest = numbers.max().map_or(0, |number| number + 1);
-                self.next_number = self.next_number.max(highest);
-            }
+            let sent = match &call.asked {
+                Asked::Receive { messages, .. } => messages.as_slice(),
+                Asked::Begin { message, .. } => std::slice::from_ref(message),
+                _ => continue,
+            };
+            let numbers = sent.iter().filter_map(|sent| number_of(&sent.key));
+            let highest = numbers.max().map_or(0, |number| number + 1);
+            self.next_number = self.next_number.max(highest);
         }
         self.looked_at = self.history.calls.len();
         self.next_number

@@ -17,6 +17,10 @@ pub enum Point {
     DuringReceive,
     /// The store has answered and nobody has noted the answer.
     AfterReceive,
+    /// The store is at a begin.
+    DuringBegin,
+    /// The store has answered it, and nobody has noted the answer.
+    AfterBegin,
     /// The store is at it.
     DuringClaim,
     /// The messages are leased, no handler has begun.
@@ -49,10 +53,12 @@ pub enum Point {
 
 impl Point {
     /// The points of a worker that receives.
-    pub(crate) const RECEIVER: [Self; 4] = [
+    pub(crate) const RECEIVER: [Self; 6] = [
         Self::BeforeReceive,
         Self::DuringReceive,
         Self::AfterReceive,
+        Self::DuringBegin,
+        Self::AfterBegin,
         Self::AnyTime,
     ];
 
@@ -85,6 +91,7 @@ impl Point {
         !matches!(
             self,
             Self::DuringReceive
+                | Self::DuringBegin
                 | Self::DuringClaim
                 | Self::DuringSettle
                 | Self::DuringCommit
@@ -98,6 +105,8 @@ impl Point {
             Self::BeforeReceive => "before receive",
             Self::DuringReceive => "during receive",
             Self::AfterReceive => "after receive",
+            Self::DuringBegin => "during begin",
+            Self::AfterBegin => "after begin",
             Self::DuringClaim => "during claim",
             Self::AfterClaim => "after claim",
             Self::DuringHandler => "during the handler",

@@ -4,7 +4,7 @@ use std::{fmt::Write as _, time::Duration};
 
 use super::{
     check::{Rule, TOLD},
-    history::{Answered, Asked, Call, Change, Kept, Received},
+    history::{Answered, Asked, Beginning, Call, Change, Kept, Received},
     orchestrate::Outcome,
 };
 
@@ -29,6 +29,7 @@ struct Counts {
     accepted: u64,
     duplicates: u64,
     claimed: u64,
+    begun: u64,
     done: u64,
     lost: u64,
     rolled_back: u64,
@@ -64,7 +65,8 @@ impl Counts {
                 self.empty += u64::from(granted.is_empty());
                 self.claimed += granted.len() as u64;
             }
-            Some(Answered::Listed { .. } | Answered::Purged(_)) => {}
+            Some(Answered::Begun(Beginning::Run(_))) => self.begun += 1,
+            Some(Answered::Begun(_) | Answered::Listed { .. } | Answered::Purged(_)) => {}
             Some(Answered::Changed(changed)) => match &call.asked {
                 Asked::Change {
                     change: Change::Discard,
@@ -161,8 +163,9 @@ pub(crate) fn text(outcome: &Outcome) -> String {
     line(
         "attempts",
         format!(
-            "{} claims, {} settled, {} rolled back, {} extended, {} lost to others, {} crashed",
+            "{} claims, {} begun, {} settled, {} rolled back, {} extended, {} lost to others, {} crashed",
             counts.claimed,
+            counts.begun,
             counts.done,
             counts.rolled_back,
             counts.extended,

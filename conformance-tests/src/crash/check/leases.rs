@@ -177,6 +177,11 @@ impl Possible {
                 (first..until).contains(&claim.start) && claim.handlers.contains(&key.handler)
             })
             .count() as u64;
+        let begins = story.unknown_begins();
+        let unknown = unknown
+            + begins
+                .filter(|start| (first..until).contains(start))
+                .count() as u64;
         // A settlement may be repeated; it counts once for its token.
         let mut by_token: BTreeMap<i64, &Settle> = BTreeMap::new();
         for settle in &story.settles {

@@ -43,7 +43,10 @@ impl Purge {
 
 impl Story {
     /// From when to when each that may have given the message this final state was under way.
-    fn may_have_become(&self, state: State) -> impl Iterator<Item = RangeInclusive<u64>> {
+    pub(super) fn may_have_become(
+        &self,
+        state: State,
+    ) -> impl Iterator<Item = RangeInclusive<u64>> {
         let until = |start: u64, end: Option<u64>| {
             start..=end.unwrap_or_else(|| start.saturating_add(AFTERLIFE))
         };
@@ -71,14 +74,21 @@ impl Stories<'_> {
 
     /// Whether the message may have been accepted again, as a new one, after a purge.
     fn may_be_new(&self, story: &Story, clock: &Clock) -> bool {
-        story.receives.iter().any(|receive| {
-            let until = match receive.answer {
-                Some((end, Received::Accepted)) => end,
-                Some((_, Received::Duplicate | Received::Refused)) => return false,
-                None => receive.start.saturating_add(AFTERLIFE),
-            };
-            self.may_be_purged(story, clock, until)
-        })
+        let received = story
+            .receives
+            .iter()
+            .filter_map(|receive| match receive.answer {
+                Some((end, Received::Accepted)) => Some(end),
+                Some((_, Received::Duplicate | Received::Refused)) => None,
+                None => Some(receive.start.saturating_add(AFTERLIFE)),
+            });
+        let begun = story.begins.iter().filter_map(|begin| match begin.answer {
+            Some((end, None)) => Some(end),
+            Some((_, Some(_))) => None,
+            None => Some(begin.start.saturating_add(AFTERLIFE)),
+        });
+        let mut stored = received.chain(begun);
+        stored.any(|until| self.may_be_purged(story, clock, until))
     }
 
     /// Sets aside the messages that may have had a second life: one key stands for two messages then.

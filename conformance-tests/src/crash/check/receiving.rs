@@ -56,6 +56,7 @@ fn duplicates(story: &Story) -> Vec<Option<String>> {
         .iter()
         .filter(|receive| matches!(receive.answer, None | Some((_, Received::Accepted))))
         .map(|receive| receive.start)
+        .chain(story.begins.iter().map(|begin| begin.start))
         .min();
     story
         .receives

@@ -30,6 +30,15 @@ impl Checker<'_> {
                     .then(|| format!("is {state}, and nobody has made it so"));
                 self.judge(Rule::StateHasACause, &[key], broken);
             }
+            for begin in &story.begins {
+                if let Some((end, Some(state))) = begin.answer {
+                    let mut causes = story.may_have_become(state);
+                    let broken = (!causes.any(|cause| *cause.start() < end)).then(|| {
+                        format!("a begin was told that it is {state}, and nobody had made it so")
+                    });
+                    self.judge(Rule::StateHasACause, &[key], broken);
+                }
+            }
             for intervention in &story.interventions {
                 self.intervention(key, story, intervention, state);
             }

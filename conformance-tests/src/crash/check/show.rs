@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use inbox_api::Key;
 
 use super::Evidence;
-use crate::crash::history::{Answered, Asked, Call, Change, Ending, History};
+use crate::crash::history::{Answered, Asked, Beginning, Call, Change, Ending, History};
 
 /// The time from which shown times count.
 pub(super) fn origin(history: &History) -> u64 {
@@ -137,6 +137,30 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
                 }
                 told.push(what);
             }
+        }
+        Asked::Begin { message, length } => {
+            if message.key != *key {
+                return told;
+            }
+            let mut what = format!("begin for {} ms", length / 1000);
+            if let Some(ordering_key) = &message.ordering_key {
+                let _ = write!(what, " (ordering key {ordering_key})");
+            }
+            match &call.answered {
+                Some(Answered::Begun(Beginning::Run(granted))) => {
+                    let (token, started) = (granted.held.token, granted.started);
+                    let finished = granted.finished;
+                    let _ = write!(
+                        what,
+                        " -> token {token}, attempt {started} ({finished} finished)"
+                    );
+                }
+                Some(Answered::Begun(other)) => {
+                    let _ = write!(what, " -> {other:?}");
+                }
+                _ => unknown(&mut what),
+            }
+            told.push(what);
         }
         Asked::Claim { length, .. } => {
             if let Some(Answered::Claims { granted, .. }) = &call.answered {

@@ -5,10 +5,12 @@ use std::{
     ops::{Range, RangeInclusive},
 };
 
-use inbox_api::{HandlerName, Key, OrderingKey, Record};
+use inbox_api::{HandlerName, Key, OrderingKey, Record, State};
 
 use super::{clock::Clock, purges::Purge};
-use crate::crash::history::{Answered, Asked, Call, Change, Ending, History, Kept, Received};
+use crate::crash::history::{
+    Answered, Asked, Beginning, Call, Change, Ending, Granted, History, Kept, Received,
+};
 
 /// A statement of a killed client may be carried out by a server so much later, in microseconds.
 pub(super) const AFTERLIFE: u64 = 10_000_000;
@@ -23,7 +25,15 @@ pub(super) struct Receive {
     pub(super) answer: Option<(u64, Received)>,
 }
 
-/// A message that a claim got.
+/// A begin.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Begin {
+    pub(super) start: u64,
+    /// When it was answered, and with which final state, if with any; `None` when the outcome is unknown.
+    pub(super) answer: Option<(u64, Option<State>)>,
+}
+
+/// A message that a claim or a begin got.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grant {
     pub(super) start: u64,
@@ -94,6 +104,7 @@ pub(super) struct Extension {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Story {
     pub(super) receives: Vec<Receive>,
+    pub(super) begins: Vec<Begin>,
     pub(super) grants: Vec<Grant>,
     pub(super) settles: Vec<Settle>,
     pub(super) extensions: Vec<Extension>,
@@ -113,14 +124,25 @@ impl Story {
                 Some((end, Received::Accepted | Received::Duplicate)) => Some(end),
                 _ => None,
             });
+        let begun = self.begins.iter().filter_map(|begin| begin.answer);
+        let begun = begun.map(|(end, _)| end);
         received
+            .chain(begun)
             .chain(self.grants.iter().map(|grant| grant.end))
             .min()
     }
 
     /// When it was first sent: before that, it cannot have been stored.
     pub(super) fn sent(&self) -> Option<u64> {
-        self.receives.iter().map(|receive| receive.start).min()
+        let received = self.receives.iter().map(|receive| receive.start);
+        let begun = self.begins.iter().map(|begin| begin.start);
+        received.chain(begun).min()
+    }
+
+    /// When the begins began of which nobody knows whether they got it.
+    pub(super) fn unknown_begins(&self) -> impl Iterator<Item = u64> {
+        let unknown = self.begins.iter().filter(|begin| begin.answer.is_none());
+        unknown.map(|begin| begin.start)
     }
 
     /// Whether an operator may have made this change between these moments.
@@ -197,12 +219,13 @@ impl<'a> Stories<'a> {
         }) || self.may_be_claimed(key, from, until)
     }
 
-    /// Whether a claim of which nobody knows what it got may have got the message between these moments.
+    /// Whether a claim or begin of which nobody knows what it got may have got the message between these moments.
     pub(super) fn may_be_claimed(&self, key: &Key, from: u64, until: u64) -> bool {
         let possible = from.saturating_sub(AFTERLIFE)..=until;
-        self.unknown_claims
-            .iter()
-            .any(|claim| claim.handlers.contains(&key.handler) && possible.contains(&claim.start))
+        let mut claims = self.unknown_claims.iter();
+        let begins = self.by_key.get(key).map(Story::unknown_begins);
+        claims.any(|claim| claim.handlers.contains(&key.handler) && possible.contains(&claim.start))
+            || begins.is_some_and(|mut begins| begins.any(|start| possible.contains(&start)))
     }
 
     fn of(&mut self, key: &'a Key) -> &mut Story {
@@ -230,19 +253,35 @@ impl<'a> Stories<'a> {
                     });
                 }
             }
+            Asked::Begin { message, length } => {
+                let begun = match answered {
+                    Some((Answered::Begun(begun), end)) => Some((end, begun)),
+                    _ => None,
+                };
+                let state = |begun: &Beginning| match begun {
+                    Beginning::Processed => Some(State::Processed),
+                    Beginning::Dead => Some(State::Dead),
+                    Beginning::Discarded => Some(State::Discarded),
+                    Beginning::Run(_) | Beginning::Busy | Beginning::Blocked => None,
+                };
+                let story = self.of(&message.key);
+                story.ordering_key.clone_from(&message.ordering_key);
+                story.begins.push(Begin {
+                    start,
+                    answer: begun.map(|(end, begun)| (end, state(begun))),
+                });
+                if let Some((end, Beginning::Run(granted))) = begun {
+                    let grant = grant(granted, start..=end, *length);
+                    story.grants.push(grant);
+                }
+            }
             Asked::Claim {
                 handlers, length, ..
             } => match answered {
                 Some((Answered::Claims { granted, .. }, end)) => {
                     for granted in granted {
-                        self.of(&granted.held.key).grants.push(Grant {
-                            start,
-                            end,
-                            length: *length,
-                            token: granted.held.token,
-                            started: granted.started,
-                            finished: granted.finished,
-                        });
+                        let grant = grant(granted, start..=end, *length);
+                        self.of(&granted.held.key).grants.push(grant);
                     }
                 }
                 _ => self.unknown_claims.push(UnknownClaim {
@@ -316,5 +355,16 @@ impl<'a> Stories<'a> {
                 }
             }
         }
+    }
+}
+
+fn grant(granted: &Granted, when: RangeInclusive<u64>, length: u64) -> Grant {
+    Grant {
+        start: *when.start(),
+        end: *when.end(),
+        length,
+        token: granted.held.token,
+        started: granted.started,
+        finished: granted.finished,
     }
 }

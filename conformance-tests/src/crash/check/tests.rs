@@ -1,5 +1,6 @@
 //! Hand-written histories: good ones, and for each rule bad ones that this rule alone must catch.
 
+mod begins;
 mod moved;
 mod operators;
 mod purges;

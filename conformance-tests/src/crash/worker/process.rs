@@ -81,12 +81,12 @@ async fn claim(worker: &Worker, request: &ClaimRequest) -> io::Result<StoreResul
     Ok(claims.map(|claims| claims.leased))
 }
 
-fn micros(length: Duration) -> u64 {
+pub(super) fn micros(length: Duration) -> u64 {
     u64::try_from(length.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Runs the handler for each message, and ends the attempts one by one or all together.
-async fn work(
+pub(super) async fn work(
     worker: &Worker,
     random: &mut fastrand::Rng,
     leased: Vec<Leased>,

@@ -1,14 +1,14 @@
 //! The receiver: sends ranges of messages that overlap with those of all other receivers and with
-//! its own, so that most of what it sends is a duplicate.
+//! its own, so that most of what it sends is a duplicate. Some it handles at once, as an inline consumer does.
 
 use std::{io, time::Duration};
 
 use inbox_api::{
-    HandlerName, Invalid, Key, Kind, Message, MessageId, OrderingKey, Receipt,
-    Result as StoreResult,
+    Begun, HandlerName, Invalid, Key, Kind, LeaseTerms, Message, MessageId, OrderingKey, Receipt,
+    Result as StoreResult, WorkerName,
 };
 
-use super::{Worker, handlers, pause_after};
+use super::{LEASES, Worker, handlers, pause_after, process};
 use crate::{
     crash::{
         history::{Answered, Asked, sent},
@@ -21,6 +21,8 @@ use crate::{
 /// So many messages after each other share their ordering keys.
 const BLOCK: u64 = 300;
 const ORDERING_KEYS: u64 = 10;
+/// So many messages at a time may be handled at once, one after the other.
+const INLINE: u64 = 3;
 
 /// The copies of the message of that number, always the same: one per handler that wants it.
 pub(crate) fn messages(
@@ -87,6 +89,13 @@ pub(super) async fn run(
         for number in start..end {
             batch.extend(messages(number, &handlers)?);
         }
+        if size <= INLINE && random.bool() {
+            for message in &batch {
+                inline(worker, &mut random, message).await?;
+            }
+            next = next.max(end);
+            continue;
+        }
         // A copy within the batch.
         if random.u8(..4) == 0 {
             batch.extend(batch.first().cloned());
@@ -101,6 +110,32 @@ pub(super) async fn run(
         tokio::time::sleep(Duration::from_millis(pause)).await;
     }
     Ok(())
+}
+
+/// Handles the message at once, if it is to be handled by anybody. If it is not, or nobody knows, another delivery will
+/// come, or a processor.
+async fn inline(
+    worker: &Worker,
+    random: &mut fastrand::Rng,
+    message: &Message,
+) -> Result<(), BoxError> {
+    let length = Duration::from_millis(random.u64(LEASES));
+    let name = WorkerName::new(format!("process-{}", std::process::id()))?;
+    let terms = LeaseTerms::new(length, name)?;
+    let asked = Asked::Begin {
+        message: sent(message),
+        length: process::micros(length),
+    };
+    let points = [Point::DuringBegin, Point::AfterBegin];
+    let begin = worker.opened.inbox.begin(message, &terms);
+    match worker.call(asked, points, begin, Answered::begun).await? {
+        Ok(Begun::Run(leased)) => process::work(worker, random, vec![*leased], length).await,
+        Ok(_) => Ok(()),
+        Err(error) => {
+            pause_after(&error).await;
+            Ok(())
+        }
+    }
 }
 
 async fn receive(

@@ -12,7 +12,7 @@ use inbox_api::{
 
 use super::super::{Evidence, Findings, Rule, check};
 use crate::crash::history::{
-    Answered, Asked, Call, Change, Ended,
+    Answered, Asked, Beginning, Call, Change, Ended,
     Ending::{self, Dead, Processed},
     Granted, Held, History,
     Kept::{self, Done},
@@ -132,6 +132,39 @@ impl Run {
             corrupt: 0,
         };
         self.call(start, end, Self::asked_to_claim(), Some(answer))
+    }
+
+    fn asked_to_begin(&self, id: &str) -> Asked {
+        Asked::Begin {
+            message: Sent {
+                key: key(id),
+                ordering_key: self.ordering_key.clone(),
+            },
+            length: LEASE * 1000,
+        }
+    }
+
+    /// A begin that may run the message.
+    pub(super) fn begin(
+        self,
+        (start, end): (u64, u64),
+        id: &str,
+        token: i64,
+        attempts: (u32, u32),
+    ) -> Self {
+        let granted = Granted {
+            held: held(id, token),
+            ordering_key: self.ordering_key.clone(),
+            started: attempts.0,
+            finished: attempts.1,
+        };
+        self.told((start, end), id, Beginning::Run(granted))
+    }
+
+    /// A begin that was told this.
+    pub(super) fn told(self, (start, end): (u64, u64), id: &str, told: Beginning) -> Self {
+        let asked = self.asked_to_begin(id);
+        self.call(start, end, asked, Some(Answered::Begun(told)))
     }
 
     pub(super) fn unknown_claim(self, start: u64) -> Self {
