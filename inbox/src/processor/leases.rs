@@ -26,6 +26,8 @@ pub(super) struct Renewal {
     earliest: Instant,
     /// A lease has run out: nothing is claimed before it is renewed, settled or lost.
     pub(super) is_behind: bool,
+    /// When the last call was answered.
+    answered: Option<Instant>,
     /// Leases are to be renewed that the call under way does not renew.
     has_further: bool,
     /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
@@ -58,6 +60,7 @@ impl Renewal {
             outage: None,
             earliest: now,
             is_behind: false,
+            answered: None,
             has_further: false,
             is_unsure: false,
             renewed: Vec::new(),
@@ -127,7 +130,7 @@ impl Driver {
     /// Renews those of which no more than this share is left.
     fn renew_from(&mut self, now: Instant, share: f64) {
         // Otherwise this processor came too late, because its thread was blocked.
-        let was_tried =
+        let is_tried =
             self.renewal.call.is_some() || self.renewal.outage.is_some() || self.has_failed();
         let is_exclusive = self.has_exclusive_transaction();
         let (mut slots, mut leases) = (Vec::new(), Vec::new());
@@ -150,7 +153,9 @@ impl Driver {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "lease ran out before it could be renewed");
-                if was_tried {
+                let answered = self.renewal.answered;
+                let was_waited_for = answered.is_some_and(|answered| answered >= slot.expires);
+                if is_tried || was_waited_for {
                     slot.context.cut_short();
                 } else {
                     slot.context.cancel();
@@ -160,6 +165,7 @@ impl Driver {
                 continue;
             }
             if self.renewal.renewed.contains(&length) {
+                self.renewal.has_further |= self.renewal.call.is_some();
                 continue;
             }
             if *chosen.get_or_insert(length) == length {
@@ -200,6 +206,7 @@ impl Driver {
             leases,
             result,
         } = extension;
+        self.renewal.answered = Some(Instant::now());
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
