@@ -54,8 +54,6 @@ struct Run {
     was_stopped: bool,
     /// It was told to stop although its lease was not lost, nor its thread blocked: nobody had renewed it.
     was_cut: bool,
-    /// For how long threads had been blocked when it began.
-    blocked: u64,
 }
 
 /// A lease that was handed out.
@@ -66,6 +64,10 @@ struct Grant {
     at: u64,
     started: u32,
     until: i64,
+    /// Behind another of its ordering key in one claim.
+    is_behind: bool,
+    /// For how long threads had been blocked then.
+    blocked: u64,
     outcome: Option<&'static str>,
     run: Option<Run>,
     told_lost: Option<u64>,
@@ -337,8 +339,11 @@ impl History {
     }
 
     pub(crate) fn claimed(&mut self, part: &PartId, leased: &[Leased]) {
+        let mut first = BTreeSet::new();
         for leased in leased {
-            self.granted(part, leased);
+            let ordering_key = self.terms.ordering_keys.get(&leased.lease.key).cloned();
+            let is_behind = ordering_key.is_some_and(|key| !first.insert(key));
+            self.granted(part, leased, is_behind);
         }
     }
 
@@ -392,18 +397,18 @@ impl History {
             self.accept(key);
         }
         if let Begun::Run(leased) = begun {
-            self.granted(part, leased);
+            self.granted(part, leased, false);
         }
     }
 
-    fn granted(&mut self, part: &PartId, leased: &Leased) {
+    fn granted(&mut self, part: &PartId, leased: &Leased, is_behind: bool) {
         let (key, token) = (&leased.lease.key, leased.lease.token.get());
         let until = to_micros(leased.lease.until);
         self.trace(|| {
             let started = leased.attempts.started;
             format!("{part} gets {key} under {token}, attempt {started}")
         });
-        let (now, store_now) = (self.now, self.store_now);
+        let (now, store_now, blocked) = (self.now, self.store_now, self.blocked);
         self.newest = self.newest.max(token);
         let lost_before = self.lost_with_its_run(key);
         let Some(message) = self.current(key) else {
@@ -420,6 +425,8 @@ impl History {
             at: now,
             started: leased.attempts.started,
             until,
+            is_behind,
+            blocked,
             outcome: None,
             run: None,
             told_lost: None,
@@ -468,10 +475,11 @@ impl History {
                 continue;
             };
             let own = |grant: &&Grant| grant.part == *part;
-            // A replay is to be run, whatever came of it before. If others have had it since, its attempts look
-            // like those of a lease that ran out.
+            // A replay is to be run, whatever came of it before. If others have had it since, or it was behind
+            // another before, its attempts look like those of a lease that ran out.
+            let was_behind = message.grants.iter().any(|grant| grant.is_behind);
             let grants = match message.since_replay() {
-                [only] if only.token == token => std::slice::from_ref(only),
+                [only] if only.token == token && !was_behind => std::slice::from_ref(only),
                 _ => &message.grants,
             };
             let ends: Vec<_> = grants

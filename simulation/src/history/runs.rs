@@ -10,7 +10,6 @@ impl History {
         self.trace(|| format!("{part} runs {key} under {token}"));
         let order_key = self.terms.ordering_keys.get(key).cloned();
         let lost_before = self.lost_with_its_run(key);
-        let blocked = self.blocked;
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
             return 0;
@@ -44,7 +43,6 @@ impl History {
                     end: None,
                     was_stopped: false,
                     was_cut: false,
-                    blocked,
                 });
                 grant.outcome.is_none()
             }
@@ -109,12 +107,12 @@ impl History {
         let Some(grant) = all.into_iter().find_map(|message| message.grant(token)) else {
             return;
         };
-        let told_lost = grant.told_lost;
+        let (told_lost, was_blocked) = (grant.told_lost, grant.blocked != blocked);
         if let Some(run) = &mut grant.run {
             run.end = Some(end);
             let is_told_to_stop = is_cancelled && told_lost.is_none();
             run.was_stopped = stopped && is_told_to_stop;
-            run.was_cut = !stopped && is_told_to_stop && run.blocked == blocked;
+            run.was_cut = !stopped && is_told_to_stop && !was_blocked;
         }
         // In a batch it is dropped with the others.
         let is_alone = self.terms.batches != Some(key.handler.as_str());
