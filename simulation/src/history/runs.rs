@@ -114,9 +114,10 @@ impl History {
             run.was_stopped = stopped && is_told_to_stop;
             run.was_cut = !stopped && is_told_to_stop && !was_blocked;
         }
-        // In a batch it is dropped with the others.
-        let is_alone = self.terms.batches != Some(key.handler.as_str());
-        let is_late = is_alone && told_lost.is_some_and(|told| now > told + limit);
+        // In a batch it is dropped with the others. While a claim of its own may have taken the lease, it is asked for
+        // again, which takes an answer.
+        let is_judged = self.under_trouble == 0 && self.terms.batches != Some(key.handler.as_str());
+        let is_late = is_judged && told_lost.is_some_and(|told| now > told + limit);
         self.check("a lost lease ends its handler", !is_late, || {
             format!("{part} went on with {key}")
         });
