@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox_api::{Bytes, Edit, Inbox, Key, Operate, Outcome, PurgeRequest, State, Store};
+use inbox_api::{
+    Bytes, Edit, Filter, Inbox, Key, Operate, Outcome, Page, PurgeRequest, State, Store,
+};
 
 use crate::{
     check::{CaseResult, same},
@@ -506,6 +508,45 @@ async fn purge_while(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
         tokio::task::yield_now().await;
     }
     Ok(total)
+}
+
+/// Defect: a message that is gone when its payload is looked for is an answer that nobody expected.
+pub(crate) async fn what_is_purged_meanwhile_spoils_no_listing(cx: Context) -> CaseResult {
+    const ALL: usize = 200;
+    let inbox = cx.fresh().await?;
+    process_all(&inbox, ALL).await?;
+    let connections = inbox.connections(3).await?;
+    let purger = tokio::spawn(purge_until_empty(Arc::clone(&connections[0])));
+    let mut readers = Vec::new();
+    for (connection, archives) in connections.into_iter().skip(1).zip([true, false]) {
+        readers.push(tokio::spawn(async move {
+            let request = expired(State::Processed, Duration::ZERO, Page::MAX)?;
+            let (filter, page) = (
+                Filter::default(),
+                Page {
+                    with_payload: true,
+                    ..Page::first(Page::MAX)
+                },
+            );
+            loop {
+                let listing = match archives {
+                    true => super::concurrency::persist(|| connection.expired(&request)).await?,
+                    false => {
+                        super::concurrency::persist(|| connection.list(&filter, &page)).await?
+                    }
+                };
+                same("corrupt rows", &listing.corrupt.len(), &0)?;
+                if listing.records.is_empty() {
+                    return CaseResult::Ok(());
+                }
+                tokio::task::yield_now().await;
+            }
+        }));
+    }
+    for reader in readers {
+        reader.await??;
+    }
+    same("purged", &purger.await??, &(ALL as u64))
 }
 
 /// Defect: an archiver that follows `next` leaves out what is behind the keys that it has purged.

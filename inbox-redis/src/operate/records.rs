@@ -104,37 +104,42 @@ pub(super) async fn load(
         }
     }
     if with_payload {
-        let mut unreadable = Vec::new();
+        let mut without = Vec::new();
         for (shard, places) in places {
             for step in places.chunks(BODIES) {
                 let records = &mut listing.records;
-                unreadable.extend(load_bodies(connection, shard, step, records).await?);
+                without.extend(load_bodies(connection, shard, step, records).await?);
             }
         }
-        unreadable.sort_unstable_by_key(|(place, _)| *place);
-        for (place, row) in unreadable.into_iter().rev() {
+        without.sort_unstable_by_key(|(place, _)| *place);
+        for (place, corrupt) in without.into_iter().rev() {
             listing.records.remove(place);
-            listing.corrupt.push(row);
+            listing.corrupt.extend(corrupt);
         }
     }
     Ok(listing)
 }
 
-/// Answers which of them cannot be read.
+/// Answers which of them are not there any more, or cannot be read.
 async fn load_bodies(
     connection: &Connection,
     shard: u16,
     places: &[(usize, String)],
     records: &mut [Record],
-) -> Result<Vec<(usize, CorruptRow)>> {
-    let mut unreadable = Vec::new();
+) -> Result<Vec<(usize, Option<CorruptRow>)>> {
+    let mut without = Vec::new();
     let mut call = connection.call(&LIST_BODIES, shard, []);
     for (_, field) in places {
         call.arg(field);
     }
     let answer = reply::list(connection.run(call).await?)?;
     for ((place, field), pair) in places.iter().zip(answer) {
-        let mut pair = Taker::of(pair)?;
+        let pair = reply::list(pair)?;
+        if pair.is_empty() {
+            without.push((*place, None));
+            continue;
+        }
+        let mut pair = Taker::of(Value::Array(pair))?;
         let body = pair.bytes()?;
         let result = reply::bytes(pair.optional())?;
         let history = reply::bytes(pair.optional())?;
@@ -143,7 +148,7 @@ async fn load_bodies(
                 Ok(history) => rows::add_history(record, history),
                 Err(reason) => {
                     let row = rows::corrupt_row(connection.layout(), shard, field, reason);
-                    unreadable.push((*place, row));
+                    without.push((*place, Some(row)));
                 }
             }
             // A payload that was just dropped is no longer there to be shown.
@@ -154,7 +159,7 @@ async fn load_bodies(
             record.result = result;
         }
     }
-    Ok(unreadable)
+    Ok(without)
 }
 
 /// What a shard has under a key.

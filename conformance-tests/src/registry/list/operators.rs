@@ -116,6 +116,8 @@ macro_rules! operators {
             two_purgers_share_the_work:
                 "Several purgers at once share the work, without errors and without counting twice.",
             a_purge_during_traffic_disturbs_nothing: "A purge during live traffic disturbs nothing.",
+            what_is_purged_meanwhile_spoils_no_listing:
+                "What is purged while it is listed, with payloads or for an archiver, is left out, and no error.",
         }
         dropping (dropping) {
             a_purge_of_a_handler_leaves_the_others:
