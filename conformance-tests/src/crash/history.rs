@@ -137,7 +137,7 @@ pub enum Asked {
         state: State,
         /// For so many microseconds at least.
         older_than: u64,
-        /// At most so many.
+        /// At most so many, of one handler.
         limit: u32,
         /// Whether they were read before, as an archiver does.
         archived: bool,

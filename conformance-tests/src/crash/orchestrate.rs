@@ -403,6 +403,9 @@ impl Run<'_> {
             }
             // What was never stored would be accepted now, and nobody is left to work on it.
             batch.retain(|message| stored.contains(message.key()));
+            if batch.is_empty() {
+                continue;
+            }
             let call = log.start(Asked::Receive {
                 messages: batch.iter().map(sent).collect(),
                 transaction: false,

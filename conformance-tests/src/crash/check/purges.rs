@@ -11,7 +11,7 @@ use super::{
     settling::state_after,
     story::{AFTERLIFE, Stories, Story},
 };
-use crate::crash::history::{Change, Received};
+use crate::crash::history::{Answered, Asked, Change, Received};
 
 /// An operator's purge.
 #[derive(Clone, Copy, Debug)]
@@ -35,9 +35,12 @@ impl Purge {
         let end = self.answer.map(|(end, _)| end);
         let end = end.unwrap_or(self.start.saturating_add(AFTERLIFE));
         let during = self.start..=end.min(until);
+        if since.start() > during.end() {
+            return false;
+        }
         let older_than = i64::try_from(self.older_than).unwrap_or(i64::MAX);
         let age = clock.latest(during.clone()) - clock.earliest(since.clone());
-        since.start() <= during.end() && age >= older_than - SLACK
+        age >= older_than - SLACK
     }
 }
 
@@ -61,14 +64,33 @@ impl Story {
     }
 }
 
+impl Story {
+    /// When the last replay began that was certainly made by then; 0 if there is none.
+    fn replayed_by(&self, moment: u64) -> u64 {
+        let replays = self.interventions.iter().filter(|one| {
+            one.change == Change::Replay && one.made().is_some_and(|made| made <= moment)
+        });
+        replays.map(|one| one.start).max().unwrap_or(0)
+    }
+
+    /// Until when a call may have stored it as a new message of whose answer nobody knows. What it stored
+    /// would be there at the end, or have been told of since.
+    fn may_be_stored_by(&self, start: u64, has_no_effect: bool) -> Option<u64> {
+        let shows = self.listed.is_some() || self.is_told_of_after(start);
+        (shows && !has_no_effect).then(|| start.saturating_add(AFTERLIFE))
+    }
+}
+
 impl Stories<'_> {
     /// Whether a purge may have deleted the message before `until`.
     pub(super) fn may_be_purged(&self, story: &Story, clock: &Clock, until: u64) -> bool {
         let purges = self.purges.iter();
         let mut purges = purges.filter(|purge| purge.may_have_deleted() && purge.start < until);
         purges.any(|purge| {
+            // What was replayed for certain is no longer what it was before.
+            let replayed = story.replayed_by(purge.start);
             let mut since = story.may_have_become(purge.state);
-            since.any(|since| purge.may_take(&since, until, clock))
+            since.any(|since| *since.end() >= replayed && purge.may_take(&since, until, clock))
         })
     }
 
@@ -80,12 +102,12 @@ impl Stories<'_> {
             .filter_map(|receive| match receive.answer {
                 Some((end, Received::Accepted)) => Some(end),
                 Some((_, Received::Duplicate | Received::Refused)) => None,
-                None => Some(receive.start.saturating_add(AFTERLIFE)),
+                None => story.may_be_stored_by(receive.start, receive.has_no_effect),
             });
         let begun = story.begins.iter().filter_map(|begin| match begin.answer {
             Some((end, None)) => Some(end),
             Some((_, Some(_))) => None,
-            None => Some(begin.start.saturating_add(AFTERLIFE)),
+            None => story.may_be_stored_by(begin.start, begin.has_no_effect),
         });
         let mut stored = received.chain(begun);
         stored.any(|until| self.may_be_purged(story, clock, until))
@@ -124,6 +146,16 @@ impl Checker<'_> {
                     story.listed.is_none() && !stories.may_be_purged(story, &self.clock, u64::MAX);
                 let broken = is_lost.then(|| "was stored, and is not in the inbox".to_owned());
                 self.judge(Rule::NothingLost, &[key], broken);
+            }
+        }
+        for call in &self.evidence.history.calls {
+            if let (Asked::Purge { limit, .. }, Some(Answered::Purged(deleted))) =
+                (&call.asked, &call.answered)
+            {
+                let is_more = *deleted > u64::from(*limit);
+                let broken = is_more
+                    .then(|| format!("a purge of {limit} messages at most deleted {deleted}"));
+                self.judge(Rule::NothingLost, &[], broken);
             }
         }
         self.stories = stories;

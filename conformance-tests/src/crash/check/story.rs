@@ -23,6 +23,8 @@ pub(super) struct Receive {
     pub(super) start: u64,
     /// When it was answered with what; `None` when the outcome is unknown.
     pub(super) answer: Option<(u64, Received)>,
+    /// It failed, and certainly changed nothing.
+    pub(super) has_no_effect: bool,
 }
 
 /// A begin.
@@ -31,6 +33,8 @@ pub(super) struct Begin {
     pub(super) start: u64,
     /// When it was answered, and with which final state, if with any; `None` when the outcome is unknown.
     pub(super) answer: Option<(u64, Option<State>)>,
+    /// It failed, and certainly changed nothing.
+    pub(super) has_no_effect: bool,
 }
 
 /// A message that a claim or a begin got.
@@ -139,6 +143,21 @@ impl Story {
         received.chain(begun).min()
     }
 
+    /// Whether anything of the message was told that began after this moment.
+    pub(super) fn is_told_of_after(&self, moment: u64) -> bool {
+        let received = self.receives.iter().any(|receive| {
+            let told = matches!(
+                receive.answer,
+                Some((_, Received::Accepted | Received::Duplicate))
+            );
+            receive.start > moment && told
+        });
+        let mut begins = self.begins.iter();
+        received
+            || begins.any(|begin| begin.start > moment && begin.answer.is_some())
+            || self.grants.iter().any(|grant| grant.start > moment)
+    }
+
     /// When the begins began of which nobody knows whether they got it.
     pub(super) fn unknown_begins(&self) -> impl Iterator<Item = u64> {
         let unknown = self.begins.iter().filter(|begin| begin.answer.is_none());
@@ -235,6 +254,7 @@ impl<'a> Stories<'a> {
     fn add(&mut self, index: usize, call: &'a Call) {
         let start = call.start;
         let answered = call.answered.as_ref().zip(call.end);
+        let has_no_effect = matches!(call.answered, Some(Answered::Failed { unknown: false, .. }));
         match &call.asked {
             Asked::Receive { messages, .. } => {
                 for (place, sent) in messages.iter().enumerate() {
@@ -250,6 +270,7 @@ impl<'a> Stories<'a> {
                         call: index,
                         start,
                         answer,
+                        has_no_effect,
                     });
                 }
             }
@@ -269,6 +290,7 @@ impl<'a> Stories<'a> {
                 story.begins.push(Begin {
                     start,
                     answer: begun.map(|(end, begun)| (end, state(begun))),
+                    has_no_effect,
                 });
                 if let Some((end, Beginning::Run(granted))) = begun {
                     let grant = grant(granted, start..=end, *length);

@@ -60,14 +60,16 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
     Ok(())
 }
 
-/// Purges a few messages or many that have been final for long enough, at times as an archiver does.
+/// Purges a few messages or many of one handler that have been final for long enough, at times as an archiver does.
+/// The other handler's are there at the end, and judged by what they have become.
 async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResult<u64>, BoxError> {
     let state = match random.u8(..5) {
         0 => State::Dead,
         1 => State::Discarded,
         _ => State::Processed,
     };
-    let request = PurgeRequest::new(state, RETENTION, random.u32(1..=200))?;
+    let [purged, _] = handlers()?;
+    let request = PurgeRequest::new(state, RETENTION, random.u32(1..=200))?.for_handler(purged);
     let archived = random.u8(..4) == 0;
     let asked = Asked::Purge {
         state,

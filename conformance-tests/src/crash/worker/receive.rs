@@ -89,6 +89,11 @@ pub(super) async fn run(
         for number in start..end {
             batch.extend(messages(number, &handlers)?);
         }
+        if batch.is_empty() {
+            // There is nothing new to be sent, and what is old may be purged soon.
+            tokio::time::sleep(Duration::from_millis(40)).await;
+            continue;
+        }
         if size <= INLINE && random.bool() {
             for message in &batch {
                 inline(worker, &mut random, message).await?;

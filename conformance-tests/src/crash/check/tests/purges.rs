@@ -57,11 +57,19 @@ fn purges_take_what_is_final_for_long_enough_and_tell_of_all() {
         .whole(10, "b")
         .purge((1020, 1021), State::Processed, 1)
         .breaks(Rule::NothingLost);
-    // What was replayed is not final.
-    Run::default()
-        .dead("a")
-        .change((6, 7), "a", Replay, 1)
-        .purge((1010, 1011), State::Processed, 1)
+    // What was replayed is not final, whether it waits or is at work.
+    let replayed = || Run::default().dead("a").change((6, 7), "a", Replay, 1);
+    replayed()
+        .purge((1010, 1011), State::Dead, 1)
+        .breaks(Rule::NothingLost);
+    replayed()
+        .claim(900, 901, "a", 2, (1, 0))
+        .purge((1010, 1011), State::Dead, 1)
+        .settle((1012, 1013), ("a", 2), Processed, LeaseLost)
+        .breaks_all(&[Rule::NothingLost, Rule::LostToNobody]);
+    // More than it was asked for.
+    whole()
+        .purge((1010, 1011), State::Processed, 11)
         .breaks(Rule::NothingLost);
     // By a clock that has gone on meanwhile, it was long enough.
     let mut jumped = whole().purge((100, 101), State::Processed, 1);
