@@ -1,6 +1,6 @@
 //! The beginning of a delivery: whether it may run, and under which lease.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use futures_util::future::OptionFuture;
@@ -36,11 +36,17 @@ impl InlineConsumer {
             .without_max_times()
             .build();
         let stop = self.under_way.stop();
+        let leaves = || OptionFuture::from(self.gone.as_ref().map(CancellationToken::cancelled));
         loop {
-            if stop.is_cancelled() {
-                return Err(ConsumeError::Stopped);
-            }
-            let turn = self.memory.turn(message.key()).await;
+            let left = patience.saturating_sub(began.elapsed());
+            let turn = tokio::select! {
+                biased;
+                () = stop.cancelled() => return Err(ConsumeError::Stopped),
+                turn = self.memory.turn(message.key()) => turn,
+                Some(()) = leaves() => return Ok(self.busy(message)),
+                // Another copy has no answer yet.
+                () = tokio::time::sleep(left.max(REPEATED_FOR)) => return Ok(self.busy(message)),
+            };
             let begun = self.begin_now(message).await;
             let (begun, asked) = begun.map_err(ConsumeError::Store)?;
             let left = patience.saturating_sub(began.elapsed());
@@ -49,14 +55,20 @@ impl InlineConsumer {
             }
             drop(turn);
             let pause = tokio::time::sleep(pauses.next().unwrap_or_default().min(left));
-            let leaves = OptionFuture::from(self.gone.as_ref().map(CancellationToken::cancelled));
             tokio::select! {
                 biased;
                 () = stop.cancelled() => return Err(ConsumeError::Stopped),
-                Some(()) = leaves => return Ok((begun, asked, None)),
+                Some(()) = leaves() => return Ok((begun, asked, None)),
                 () = pause => {}
             }
         }
+    }
+
+    /// The answer to one who does not wait for another copy of the message here any longer.
+    fn busy(&self, message: &Message) -> (Begun, Instant, Option<Turn>) {
+        let until = self.memory.running(message.key());
+        let until = until.unwrap_or_else(SystemTime::now);
+        (Begun::Busy { until }, Instant::now(), None)
     }
 
     async fn begin_now(&self, message: &Message) -> Result<(Begun, Instant)> {

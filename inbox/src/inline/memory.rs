@@ -75,10 +75,10 @@ impl Memory {
         let mut turn = Turn {
             memory: self.clone(),
             key: key.clone(),
-            lock,
+            lock: Some(lock.clone()),
             held: None,
         };
-        turn.held = Some(turn.lock.clone().lock_owned().await);
+        turn.held = Some(lock.lock_owned().await);
         turn
     }
 
@@ -135,16 +135,17 @@ impl Memory {
 pub(super) struct Turn {
     memory: Memory,
     key: Key,
-    lock: Arc<tokio::sync::Mutex<()>>,
+    lock: Option<Arc<tokio::sync::Mutex<()>>>,
     held: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        let mut state = self.memory.state();
         self.held = None;
-        // This one's and the map's.
-        if Arc::strong_count(&self.lock) == 2 {
+        let mut state = self.memory.state();
+        self.lock = None;
+        let lock = state.turns.get(&self.key);
+        if lock.is_some_and(|lock| Arc::strong_count(lock) == 1) {
             state.turns.remove(&self.key);
         }
     }

@@ -373,66 +373,74 @@ impl Driver {
     /// Takes note of messages that were claimed although this worker holds them: their leases had
     /// run out by the store's clock, which goes on while this worker's stands still, and may be set.
     /// Returns the others, with those whose outcome is stored already and only its answer still to
-    /// come. In `runs` it notes the ordering keys of what is held: what else was claimed of these has to wait.
+    /// come. In `runs_of` it notes the ordering keys of what is held: what else was claimed of these has to wait.
     fn adopt(
         &mut self,
         leased: Vec<Leased>,
         lease: Duration,
         expires: Instant,
-        runs: &mut Runs,
+        runs_of: &mut Runs,
     ) -> Vec<Leased> {
         let now = Instant::now();
         self.compare_leases(now);
-        let is_trouble = self.renewal.is_behind || self.lost_running > 0;
-        // A claim counts the attempt, and only handing the message back takes it back, or having been behind
-        // another in a run. So what is here in its first attempt is held by nobody otherwise, which spares
-        // the ordinary message a look.
-        let has_runs = self.lanes.iter().any(Lane::has_runs);
-        let may_be_held = |leased: &&Leased| {
-            let was_behind = has_runs && leased.message.ordering_key().is_some();
-            is_trouble || leased.attempts.started > 1 || was_behind
-        };
-        let keys = leased.iter().filter(may_be_held).map(|l| &l.lease.key);
-        let held = self.table.holders(keys);
+        let held = self
+            .table
+            .holders(leased.iter().map(|leased| &leased.lease.key));
         if held.is_empty() {
             return leased;
         }
         let (mut waiting, mut others) = (Vec::new(), Vec::new());
+        // The ordering keys of this claim so far, and whether a message of theirs is to be run anew.
+        let mut seen: HashMap<(Option<usize>, OrderingKey), bool> = HashMap::new();
         for leased in leased {
+            let lane = self.config.place(leased.message.handler());
+            let ordering_key = leased.message.ordering_key().cloned();
+            let ordering_key = ordering_key.map(|key| (lane, key));
+            let before = ordering_key.as_ref().and_then(|key| seen.get(key)).copied();
+            let mut see = |is_anew: bool| {
+                if let Some(key) = &ordering_key {
+                    *seen.entry(key.clone()).or_default() |= is_anew;
+                }
+            };
             let index = held.get(&leased.lease.key).copied();
             let slot = index.and_then(|index| Some((index, self.table.get_mut(index)?)));
             let Some((index, slot)) = slot else {
+                see(true);
                 others.push(leased);
                 continue;
             };
-            // It is another message, whose key was purged after others had settled this one, or a replay.
+            // It is another message, whose key was purged after others had settled this one, or a replay, or
+            // what is before it is to be run first.
             let is_another = slot.context.leased().accepted_at != leased.accepted_at
-                || slot.is_replayed_with(leased.attempts);
-            let has_ended = slot.phase == Phase::Ended;
-            if slot.is_back_with(leased.attempts) || (is_another && has_ended) {
-                others.push(leased);
-            } else if is_another {
-                if let Some(key) = leased.message.ordering_key() {
-                    runs.insert((slot.lane, key.clone()), !slot.runs());
+                || slot.is_replayed_with(leased.attempts)
+                || before == Some(true);
+            let is_back = slot.is_back_with(leased.attempts);
+            if is_back || is_another {
+                see(true);
+                let runs = self.table.runs(&leased.lease.key);
+                if let Some(key) = ordering_key.filter(|_| runs) {
+                    runs_of.insert(key, false);
                 }
                 others.extend(self.replace(index, leased, lease, expires));
-            } else {
-                tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
-                if let Some(key) = leased.message.ordering_key() {
-                    runs.insert((slot.lane, key.clone()), false);
-                }
-                slot.renewed = Some(Box::new(Renewed {
-                    lease: leased.lease,
-                    attempts: leased.attempts,
-                }));
-                slot.expires = expires;
-                slot.is_spared = true;
-                slot.waited = None;
-                if slot.phase == Phase::Waiting {
-                    waiting.push(index);
-                }
-                self.renewal.look_at(now);
+                continue;
             }
+            see(false);
+            tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
+            slot.was_behind = before.is_some();
+            slot.renewed = Some(Box::new(Renewed {
+                lease: leased.lease,
+                attempts: leased.attempts,
+            }));
+            slot.expires = expires;
+            slot.is_spared = true;
+            slot.waited = None;
+            if slot.phase == Phase::Waiting {
+                waiting.push(index);
+            }
+            if let Some(key) = ordering_key {
+                runs_of.insert(key, false);
+            }
+            self.renewal.look_at(now);
         }
         for index in waiting {
             self.hand_back_one(index);
@@ -441,8 +449,9 @@ impl Driver {
         others
     }
 
-    /// Gives up a message whose lease was lost unheard, for what its key stands for now. Answers that, to be run; where
-    /// the old one runs, it is told to stop, and the new one is put off for as long as that may take.
+    /// Gives up what is held of a message, unless its outcome is on its way, for what its key stands for now. Answers
+    /// that, to be run; where a handler of it runs, that is told to stop, and the new one is put off for as long as that
+    /// may take.
     fn replace(
         &mut self,
         index: usize,
@@ -451,18 +460,22 @@ impl Driver {
         expires: Instant,
     ) -> Option<Leased> {
         let slot = self.table.get_mut(index)?;
-        let (lane, runs, is_lost) = (slot.lane, slot.runs(), slot.phase == Phase::Lost);
-        if !is_lost {
+        let (lane, phase) = (slot.lane, slot.phase);
+        if slot.runs() {
+            slot.renewed = None;
+        }
+        if !matches!(phase, Phase::Ended | Phase::Lost) {
             self.forget_waiting(index);
             self.lost(index);
         }
-        if !runs {
+        if !self.table.runs(&leased.lease.key) {
             return Some(leased);
         }
         let context = Context::claimed(leased, &self.config);
+        self.count(&context, Count::Claimed);
         let slot = self.admit(context, lane, lease, expires, Phase::Ended);
         let outcome = Outcome::Defer {
-            after: CANCEL_GRACE,
+            after: CANCEL_GRACE.max(lease / 6),
             error: None,
         };
         self.settle(slot, outcome);

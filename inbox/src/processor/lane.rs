@@ -123,11 +123,6 @@ impl Lane {
         self.batches.is_some_and(|batches| batches.is_by_key)
     }
 
-    /// Whether a claim may bring several messages of an ordering key.
-    pub(super) fn has_runs(&self) -> bool {
-        self.batches.is_some_and(|batches| batches.run > 1)
-    }
-
     /// Whether another batch may run.
     pub(super) fn has_room_for_batch(&self) -> bool {
         self.batches

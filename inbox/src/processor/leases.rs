@@ -26,8 +26,6 @@ pub(super) struct Renewal {
     earliest: Instant,
     /// A lease has run out: nothing is claimed before it is renewed, settled or lost.
     pub(super) is_behind: bool,
-    /// When the last call was answered.
-    answered: Option<Instant>,
     /// Leases are to be renewed that the call under way does not renew.
     has_further: bool,
     /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
@@ -60,7 +58,6 @@ impl Renewal {
             outage: None,
             earliest: now,
             is_behind: false,
-            answered: None,
             has_further: false,
             is_unsure: false,
             renewed: Vec::new(),
@@ -153,9 +150,7 @@ impl Driver {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
                 tracing::warn!(%key, "lease ran out before it could be renewed");
-                let answered = self.renewal.answered;
-                let was_waited_for = answered.is_some_and(|answered| answered >= slot.expires);
-                if is_tried || was_waited_for {
+                if is_tried || slot.is_passed_over {
                     slot.context.cut_short();
                 } else {
                     slot.context.cancel();
@@ -165,7 +160,8 @@ impl Driver {
                 continue;
             }
             if self.renewal.renewed.contains(&length) {
-                self.renewal.has_further |= self.renewal.call.is_some();
+                slot.is_passed_over = self.renewal.call.is_some();
+                self.renewal.has_further |= slot.is_passed_over;
                 continue;
             }
             if *chosen.get_or_insert(length) == length {
@@ -178,6 +174,11 @@ impl Driver {
         let Some(length) = chosen else { return };
         if self.renewal.call.is_some() {
             self.renewal.has_further = true;
+            for index in slots {
+                if let Some(slot) = self.table.get_mut(index) {
+                    slot.is_passed_over = true;
+                }
+            }
             return;
         }
         self.renewal.renewed.push(length);
@@ -206,7 +207,6 @@ impl Driver {
             leases,
             result,
         } = extension;
-        self.renewal.answered = Some(Instant::now());
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
@@ -245,6 +245,7 @@ impl Driver {
             match (answer, slot.phase) {
                 (Extended::Until(_), _) => {
                     slot.expires = expires;
+                    slot.is_passed_over = false;
                     slot.is_spared = is_late;
                     slot.waited = None;
                 }

@@ -37,14 +37,16 @@ pub(super) struct Slot {
     pub renewed: Option<Box<Renewed>>,
     /// It was claimed behind another of its ordering key, and counts no attempt until its turn comes.
     pub was_behind: bool,
-    /// Present while an outcome is on its way to the store: whether it is the message's last.
-    pub ends_for_good: Option<bool>,
+    /// Present while an outcome is on its way to the store: whether it counts as an attempt.
+    pub ends_counted: Option<bool>,
     /// The claim that was waited for because it might have been why the lease was lost.
     pub waited: Option<u64>,
     /// Its handler is not told to stop when the lease has run out, before its renewal is answered: a
     /// transaction kept that waiting, and everybody who would claim; or a claim of this worker has
     /// just taken the lease, at an unknown time.
     pub is_spared: bool,
+    /// It was to be renewed while a renewal was under way that does not renew it.
+    pub is_passed_over: bool,
     /// Counts it as held; `None` where no router has it.
     pub _in_flight: Option<InFlight>,
 }
@@ -97,28 +99,27 @@ impl Slot {
     /// Whether a claim that finds these attempts has found the outcome that is on its way to be stored, or what
     /// others have done since.
     pub(super) fn is_back_with(&self, attempts: Attempts) -> bool {
-        let Some(ends_for_good) = self.ends_for_good else {
-            return false;
-        };
         let own = self.attempts();
-        // A lease that ran out would count. It was handed back, or an operator has replayed it. Where none had to
-        // count, what was done is rather taken for that than done again.
-        let is_taken_back = attempts.started < own.started
-            || (attempts.started == own.started && !(ends_for_good && self.was_behind));
-        is_taken_back || attempts.finished > own.finished
+        self.ends_counted.is_some_and(|is_counted| {
+            let is_handed_back = !is_counted && attempts.started == own.started;
+            is_handed_back || attempts.finished > own.finished || self.is_replayed_with(attempts)
+        })
     }
 
     /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here.
-    /// A lease that ran out would count.
+    /// A lease that ran out would count; where none had to, what is done is rather taken for that than done again.
     pub(super) fn is_replayed_with(&self, attempts: Attempts) -> bool {
-        !self.was_behind && attempts.started <= self.attempts().started
+        let own = self.attempts();
+        attempts.finished < own.finished
+            || attempts.started < own.started
+            || (!self.was_behind && attempts.started == own.started)
     }
 
     /// Takes note of the outcome that is on its way to the store.
     pub(super) fn ends_with(&mut self, outcome: &Outcome) {
         self.phase = Phase::Ended;
-        let ends_for_good = matches!(outcome, Outcome::Processed { .. } | Outcome::Dead { .. });
-        self.ends_for_good = Some(ends_for_good);
+        let is_uncounted = matches!(outcome, Outcome::Defer { .. } | Outcome::Release);
+        self.ends_counted = Some(!is_uncounted);
     }
 }
 
@@ -220,6 +221,12 @@ impl Table {
                 && slot.is_back_with(other.context.attempts())
                 && other.lease().token > slot.lease().token
         })
+    }
+
+    /// Whether a handler of this message runs, under the newest lease on it or an older one.
+    pub(super) fn runs(&self, key: &Key) -> bool {
+        let mut slots = self.slots.iter().flatten();
+        slots.any(|slot| slot.runs() && slot.context.message().key() == key)
     }
 
     /// How many messages of a router are held.
