@@ -3,8 +3,8 @@
 //! [`InlineConsumer::consume`] asks the store whether this message's handler may run now, runs it
 //! under a lease that is renewed for as long as it takes, and settles the outcome. A second copy
 //! of the message, at the same time or years later, gets an answer instead of a second run. Of one
-//! message, one copy at a time asks the store; the others of this consumer wait until it knows, for five seconds
-//! or as long as they wait for a busy one, and are told that it is busy then.
+//! message, one copy at a time asks the store. The other copies at this consumer wait for the answer: for five
+//! seconds, or for as long as they wait for a busy message if that is longer. Then they are told that it is busy.
 //!
 //! ```
 //! use std::time::Duration;

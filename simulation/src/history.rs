@@ -71,9 +71,9 @@ struct Grant {
     outcome: Option<&'static str>,
     run: Option<Run>,
     told_lost: Option<u64>,
-    /// Who has it was told so.
+    /// Its holder was told of it.
     is_told: bool,
-    /// Who has it was told that its outcome is stored.
+    /// Its holder was told that its outcome is stored.
     is_answered: bool,
     /// Nobody knows of it any more.
     is_forgotten: bool,
@@ -410,7 +410,7 @@ impl History {
         });
         let (now, store_now, blocked) = (self.now, self.store_now, self.blocked);
         self.newest = self.newest.max(token);
-        let lost_before = self.lost_with_its_run(key);
+        let lost_before = self.run_lost_before(key);
         let Some(message) = self.current(key) else {
             return self.violated("only what was accepted", key.to_string());
         };
@@ -537,9 +537,9 @@ impl History {
         }
     }
 
-    /// The newest token under which an earlier message of its ordering key was handed out, or until which an operator
-    /// changed one: in a run, leases of before that are lost.
-    fn lost_with_its_run(&self, key: &Key) -> i64 {
+    /// Leases on the message with an older token than this are lost with its run: an earlier message of its ordering
+    /// key was handed out under this token, or changed by an operator.
+    fn run_lost_before(&self, key: &Key) -> i64 {
         let keys = &self.terms.ordering_keys;
         let own = self.messages.get(key).and_then(|own| own.last());
         let (Some(ordering_key), Some(own)) = (keys.get(key), own) else {
@@ -561,7 +561,7 @@ impl History {
             let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
             let (store_now, retention) = (self.store_now, self.terms.retention);
             self.trace(|| format!("{part} settled {key} under {token}: {settled:?}"));
-            let is_lost_with_its_run = token < self.lost_with_its_run(key);
+            let is_lost_with_its_run = token < self.run_lost_before(key);
             let Some(message) = self.current(key) else {
                 continue;
             };

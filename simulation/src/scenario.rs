@@ -141,7 +141,7 @@ pub enum Wrong {
     HangAfter,
 }
 
-/// A time in which the store does nothing.
+/// A time in which the store does nothing, but for operators and the janitor.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outage {
     /// From when.
@@ -183,7 +183,7 @@ pub enum Change {
     Discard(usize),
     /// Makes it due in so many milliseconds.
     Reschedule(usize, u64),
-    /// Pauses a handler for so long.
+    /// Pauses a handler for so many milliseconds.
     Pause(u8, u64),
 }
 

@@ -91,9 +91,8 @@ impl<'a> OpenClaim<'a> {
 
 impl Drop for OpenClaim<'_> {
     fn drop(&mut self) {
-        let (seen, since, is_answered) = (self.seen, self.since, self.is_answered);
-        let mut history = seen.world.history();
-        history.claim_is_over(&seen.part, since, is_answered);
+        let mut history = self.seen.world.history();
+        history.claim_is_over(&self.seen.part, self.since, self.is_answered);
     }
 }
 

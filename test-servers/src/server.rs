@@ -206,8 +206,8 @@ impl Server {
     /// off. Does nothing if it does not run.
     ///
     /// # Errors
-    /// [`Error::Shared`]; [`Error::DidNotStop`] after a minute. One whose clock is not the machine's is killed instead, after
-    /// twenty seconds.
+    /// [`Error::Shared`]; [`Error::DidNotStop`] after a minute. A server under `libfaketime` is killed after twenty
+    /// seconds instead.
     pub fn stop(&mut self) -> Result<(), Error> {
         match &mut self.backing {
             Backing::Shared => Err(self.refusal()),

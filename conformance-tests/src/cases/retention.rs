@@ -510,7 +510,7 @@ async fn purge_while(inbox: Arc<dyn Inbox>) -> CaseResult<u64> {
     Ok(total)
 }
 
-/// Defect: a message that is gone when its payload is looked for is an answer that nobody expected.
+/// Defect: a listing fails when a message is purged before its payload is read.
 pub(crate) async fn what_is_purged_meanwhile_spoils_no_listing(cx: Context) -> CaseResult {
     const ALL: usize = 200;
     let inbox = cx.fresh().await?;

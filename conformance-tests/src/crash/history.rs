@@ -248,6 +248,14 @@ pub enum Answered {
 }
 
 impl Answered {
+    /// An error, or a listing, or a change or purge of no message.
+    pub(crate) fn changed_nothing(&self) -> bool {
+        matches!(
+            self,
+            Self::Failed { .. } | Self::Listed { .. } | Self::Changed(0) | Self::Purged(0)
+        )
+    }
+
     pub(crate) fn failed(error: &inbox_api::Error) -> Self {
         // With its causes: which of a server's errors it was.
         let causes = iter::successors(error.source(), |cause| (**cause).source());
@@ -415,11 +423,7 @@ impl History {
                 let nothing = match &answered {
                     Answered::Claims { granted, .. } => granted.is_empty(),
                     Answered::Begun(begun) => !matches!(begun, Beginning::Run(_)),
-                    Answered::Failed { .. }
-                    | Answered::Listed { .. }
-                    | Answered::Changed(0)
-                    | Answered::Purged(0) => true,
-                    _ => false,
+                    other => other.changed_nothing(),
                 };
                 self.operations += u64::from(!nothing);
                 call.end = Some(event.at);

@@ -159,15 +159,7 @@ fn recovery(history: &History, moments: &[u64]) -> Duration {
     let answered = history.calls.iter().filter(|call| {
         // Reading may work where nothing can be written.
         let answer = call.answered.as_ref();
-        answer.is_some_and(|answer| {
-            !matches!(
-                answer,
-                Answered::Failed { .. }
-                    | Answered::Listed { .. }
-                    | Answered::Changed(0)
-                    | Answered::Purged(0)
-            )
-        })
+        answer.is_some_and(|answer| !answer.changed_nothing())
     });
     let mut answered: Vec<_> = answered.filter_map(|c| Some((c.start, c.end?))).collect();
     answered.sort_unstable();
@@ -254,7 +246,7 @@ impl Run<'_> {
     }
 
     /// What was sent first so long ago that it may be purged soon is not sent again, so that few messages are
-    /// accepted as new ones, whose further life no rule judges.
+    /// accepted as new ones, whose further life few rules judge.
     async fn leave_old_behind(&mut self) -> Result<(), BoxError> {
         let newest = (Instant::now(), self.next_number());
         self.sent_at.push_back(newest);

@@ -104,15 +104,15 @@ pub(super) async fn load(
         }
     }
     if with_payload {
-        let mut without = Vec::new();
+        let mut left_out = Vec::new();
         for (shard, places) in places {
             for step in places.chunks(BODIES) {
                 let records = &mut listing.records;
-                without.extend(load_bodies(connection, shard, step, records).await?);
+                left_out.extend(load_bodies(connection, shard, step, records).await?);
             }
         }
-        without.sort_unstable_by_key(|(place, _)| *place);
-        for (place, corrupt) in without.into_iter().rev() {
+        left_out.sort_unstable_by_key(|(place, _)| *place);
+        for (place, corrupt) in left_out.into_iter().rev() {
             listing.records.remove(place);
             listing.corrupt.extend(corrupt);
         }
@@ -120,14 +120,14 @@ pub(super) async fn load(
     Ok(listing)
 }
 
-/// Answers which of them are not there any more, or cannot be read.
+/// Answers which are to be left out: those that are gone, and those that cannot be read.
 async fn load_bodies(
     connection: &Connection,
     shard: u16,
     places: &[(usize, String)],
     records: &mut [Record],
 ) -> Result<Vec<(usize, Option<CorruptRow>)>> {
-    let mut without = Vec::new();
+    let mut left_out = Vec::new();
     let mut call = connection.call(&LIST_BODIES, shard, []);
     for (_, field) in places {
         call.arg(field);
@@ -136,7 +136,7 @@ async fn load_bodies(
     for ((place, field), pair) in places.iter().zip(answer) {
         let pair = reply::list(pair)?;
         if pair.is_empty() {
-            without.push((*place, None));
+            left_out.push((*place, None));
             continue;
         }
         let mut pair = Taker::of(Value::Array(pair))?;
@@ -148,7 +148,7 @@ async fn load_bodies(
                 Ok(history) => rows::add_history(record, history),
                 Err(reason) => {
                     let row = rows::corrupt_row(connection.layout(), shard, field, reason);
-                    without.push((*place, Some(row)));
+                    left_out.push((*place, Some(row)));
                 }
             }
             // A payload that was just dropped is no longer there to be shown.
@@ -159,7 +159,7 @@ async fn load_bodies(
             record.result = result;
         }
     }
-    Ok(without)
+    Ok(left_out)
 }
 
 /// What a shard has under a key.

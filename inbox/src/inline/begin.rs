@@ -64,7 +64,7 @@ impl InlineConsumer {
         }
     }
 
-    /// The answer to one who does not wait for another copy of the message here any longer.
+    /// The answer to a copy that no longer waits for another one.
     fn busy(&self, message: &Message) -> (Begun, Instant, Option<Turn>) {
         let until = self.memory.running(message.key());
         let until = until.unwrap_or_else(SystemTime::now);

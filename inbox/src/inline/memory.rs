@@ -25,7 +25,7 @@ pub(super) struct Memory(Arc<Mutex<State>>);
 struct State {
     /// Under which token, and until when by the store's clock.
     running: HashMap<Key, (FencingToken, SystemTime)>,
-    /// Who asks the store for a message, or waits to: one copy at a time.
+    /// A lock for each message whose copies ask the store: one copy at a time does.
     turns: HashMap<Key, Arc<tokio::sync::Mutex<()>>>,
     unrecorded: VecDeque<Unrecorded>,
     /// Of their results.
@@ -68,14 +68,13 @@ impl Memory {
         self.state().running.get(key).map(|(_, until)| *until)
     }
 
-    /// Waits until no other copy of the message asks the store whether it may run. What such a call takes may be
-    /// taken long after it was made.
+    /// Waits until no other copy of the message asks the store whether it may run. Such a call may take the lease
+    /// long after it was made.
     pub(super) async fn turn(&self, key: &Key) -> Turn {
         let lock = self.state().turns.entry(key.clone()).or_default().clone();
         let mut turn = Turn {
             memory: self.clone(),
             key: key.clone(),
-            lock: Some(lock.clone()),
             held: None,
         };
         turn.held = Some(lock.lock_owned().await);
@@ -135,15 +134,14 @@ impl Memory {
 pub(super) struct Turn {
     memory: Memory,
     key: Key,
-    lock: Option<Arc<tokio::sync::Mutex<()>>>,
     held: Option<tokio::sync::OwnedMutexGuard<()>>,
 }
 
 impl Drop for Turn {
     fn drop(&mut self) {
-        self.held = None;
         let mut state = self.memory.state();
-        self.lock = None;
+        // Who has the lock counts, and who waits for it.
+        self.held = None;
         let lock = state.turns.get(&self.key);
         if lock.is_some_and(|lock| Arc::strong_count(lock) == 1) {
             state.turns.remove(&self.key);

@@ -40,7 +40,7 @@ pub(super) struct Claimed {
     result: Result<Claims>,
 }
 
-/// The ordering keys of a claim, each of a router, and whether all messages of theirs so far were begun by it.
+/// Something about what was claimed so far, by router and ordering key.
 type Runs = HashMap<(Option<usize>, OrderingKey), bool>;
 
 /// The state of claiming.
@@ -390,16 +390,16 @@ impl Driver {
             return leased;
         }
         let (mut waiting, mut others) = (Vec::new(), Vec::new());
-        // The ordering keys of this claim so far, and whether a message of theirs is to be run anew.
-        let mut seen: HashMap<(Option<usize>, OrderingKey), bool> = HashMap::new();
+        // Whether a message of an ordering key, of those claimed so far, is to be run.
+        let mut seen = Runs::new();
         for leased in leased {
             let lane = self.config.place(leased.message.handler());
             let ordering_key = leased.message.ordering_key().cloned();
             let ordering_key = ordering_key.map(|key| (lane, key));
             let before = ordering_key.as_ref().and_then(|key| seen.get(key)).copied();
-            let mut see = |is_anew: bool| {
+            let mut see = |is_to_run: bool| {
                 if let Some(key) = &ordering_key {
-                    *seen.entry(key.clone()).or_default() |= is_anew;
+                    *seen.entry(key.clone()).or_default() |= is_to_run;
                 }
             };
             let index = held.get(&leased.lease.key).copied();
@@ -409,22 +409,20 @@ impl Driver {
                 others.push(leased);
                 continue;
             };
-            // It is another message, whose key was purged after others had settled this one, or a replay, or
-            // what is before it is to be run first.
-            let is_another = slot.context.leased().accepted_at != leased.accepted_at
+            // It is to be run: its outcome is stored, or it is another message, whose key was purged after others
+            // had settled this one, or a replay, or what is before it is to be run first.
+            let is_to_run = slot.is_back_with(leased.attempts)
                 || slot.is_replayed_with(leased.attempts)
+                || slot.context.leased().accepted_at != leased.accepted_at
                 || before == Some(true);
-            let is_back = slot.is_back_with(leased.attempts);
-            if is_back || is_another {
-                see(true);
-                let runs = self.table.runs(&leased.lease.key);
-                if let Some(key) = ordering_key.filter(|_| runs) {
-                    runs_of.insert(key, false);
+            see(is_to_run);
+            if is_to_run {
+                match self.replace(index, leased, lease, expires) {
+                    Some(leased) => others.push(leased),
+                    None => runs_of.extend(ordering_key.map(|key| (key, false))),
                 }
-                others.extend(self.replace(index, leased, lease, expires));
                 continue;
             }
-            see(false);
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
             slot.was_behind = before.is_some();
             slot.renewed = Some(Box::new(Renewed {
@@ -437,9 +435,7 @@ impl Driver {
             if slot.phase == Phase::Waiting {
                 waiting.push(index);
             }
-            if let Some(key) = ordering_key {
-                runs_of.insert(key, false);
-            }
+            runs_of.extend(ordering_key.map(|key| (key, false)));
             self.renewal.look_at(now);
         }
         for index in waiting {
@@ -449,9 +445,9 @@ impl Driver {
         others
     }
 
-    /// Gives up what is held of a message, unless its outcome is on its way, for what its key stands for now. Answers
-    /// that, to be run; where a handler of it runs, that is told to stop, and the new one is put off for as long as that
-    /// may take.
+    /// Gives up what is held of a message, unless its outcome is on its way, because its key stands for another one
+    /// now, and answers that one, to be run. If a handler of the old one still runs, it is told to stop, and the new
+    /// one is deferred until that is over.
     fn replace(
         &mut self,
         index: usize,
@@ -542,6 +538,7 @@ impl Driver {
     }
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
+        // Whether all messages of an ordering key so far run.
         let mut runs = Runs::new();
         let leased = self.adopt(leased, lease, expires, &mut runs);
         self.look_at_claim(&leased, asked, expires);

@@ -159,9 +159,12 @@ impl Driver {
             if left > length.mul_f64(share) {
                 continue;
             }
+            if self.renewal.call.is_some() {
+                slot.is_passed_over = true;
+                self.renewal.has_further = true;
+                continue;
+            }
             if self.renewal.renewed.contains(&length) {
-                slot.is_passed_over = self.renewal.call.is_some();
-                self.renewal.has_further |= slot.is_passed_over;
                 continue;
             }
             if *chosen.get_or_insert(length) == length {
@@ -172,15 +175,6 @@ impl Driver {
             }
         }
         let Some(length) = chosen else { return };
-        if self.renewal.call.is_some() {
-            self.renewal.has_further = true;
-            for index in slots {
-                if let Some(slot) = self.table.get_mut(index) {
-                    slot.is_passed_over = true;
-                }
-            }
-            return;
-        }
         self.renewal.renewed.push(length);
         let shortest = self.config.shortest_lease();
         let store = self.config.store.clone();

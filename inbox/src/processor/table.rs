@@ -106,8 +106,9 @@ impl Slot {
         })
     }
 
-    /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here.
-    /// A lease that ran out would count; where none had to, what is done is rather taken for that than done again.
+    /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here. To
+    /// claim again after a lease ran out counts an attempt, unless the message was behind another. Then the two look
+    /// the same, and it is not taken for a replay.
     pub(super) fn is_replayed_with(&self, attempts: Attempts) -> bool {
         let own = self.attempts();
         attempts.finished < own.finished

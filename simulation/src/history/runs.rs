@@ -9,7 +9,7 @@ impl History {
     pub(crate) fn run_begins(&mut self, part: &PartId, key: &Key, token: i64) -> u32 {
         self.trace(|| format!("{part} runs {key} under {token}"));
         let order_key = self.terms.ordering_keys.get(key).cloned();
-        let lost_before = self.lost_with_its_run(key);
+        let lost_before = self.run_lost_before(key);
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
             return 0;
@@ -180,16 +180,17 @@ impl History {
     /// Five seconds from the end of the last handler, or from when it was told to.
     pub(crate) fn ended_soon(&mut self, part: &PartId, told: u64, slack: u64) {
         let last = self.last_ends.get(part).copied().unwrap_or(0);
-        let limit = 5_000_000 + slack + self.blocked;
-        let took = self.now.saturating_sub(last.max(told));
-        self.check("shutdown ends soon", took <= limit, || {
-            format!("{part} took {took} of {limit} microseconds")
-        });
+        let limit = 5_000_000 + slack;
+        self.ended("shutdown ends soon", part, last.max(told), limit);
     }
 
     pub(crate) fn ended_within(&mut self, part: &PartId, since: u64, limit: u64) {
+        self.ended("shutdown ends in time", part, since, limit);
+    }
+
+    fn ended(&mut self, rule: &'static str, part: &PartId, since: u64, limit: u64) {
         let (took, limit) = (self.now.saturating_sub(since), limit + self.blocked);
-        self.check("shutdown ends in time", took <= limit, || {
+        self.check(rule, took <= limit, || {
             format!("{part} took {took} of {limit} microseconds")
         });
     }

@@ -178,7 +178,7 @@ pub struct Findings {
     pub violations: Vec<Violation>,
     /// How often each rule had something to judge. A rule without an occasion has shown nothing.
     pub occasions: BTreeMap<Rule, u64>,
-    /// How many messages may have been accepted again, as new ones, behind a purge. They are not judged.
+    /// How many messages may have been accepted again, as new ones, behind a purge. Few rules judge them.
     pub set_aside: usize,
 }
 

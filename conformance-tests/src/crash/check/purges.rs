@@ -11,7 +11,7 @@ use super::{
     settling::state_after,
     story::{AFTERLIFE, Stories, Story},
 };
-use crate::crash::history::{Answered, Asked, Change, Received};
+use crate::crash::history::{Change, Received};
 
 /// An operator's purge.
 #[derive(Clone, Copy, Debug)]
@@ -29,8 +29,8 @@ impl Purge {
         self.answer.is_none_or(|(_, deleted)| deleted > 0)
     }
 
-    /// Whether the store's clock may have shown it, before `until`, that a message that came into its state then is old
-    /// enough.
+    /// Whether, by the store's clock and before `until`, a message may have been old enough that came into its state
+    /// in `since`.
     fn may_take(&self, since: &RangeInclusive<u64>, until: u64, clock: &Clock) -> bool {
         let end = self.answer.map(|(end, _)| end);
         let end = end.unwrap_or(self.start.saturating_add(AFTERLIFE));
@@ -45,7 +45,7 @@ impl Purge {
 }
 
 impl Story {
-    /// From when to when each that may have given the message this final state was under way.
+    /// The calls that may have given the message this final state: from when to when each was under way.
     pub(super) fn may_have_become(
         &self,
         state: State,
@@ -62,19 +62,17 @@ impl Story {
         });
         settled.chain(discarded.map(move |one| until(one.start, one.made())))
     }
-}
 
-impl Story {
     /// When the last replay began that was certainly made by then; 0 if there is none.
-    fn replayed_by(&self, moment: u64) -> u64 {
+    pub(super) fn replayed_by(&self, moment: u64) -> u64 {
         let replays = self.interventions.iter().filter(|one| {
             one.change == Change::Replay && one.made().is_some_and(|made| made <= moment)
         });
         replays.map(|one| one.start).max().unwrap_or(0)
     }
 
-    /// Until when a call may have stored it as a new message of whose answer nobody knows. What it stored
-    /// would be there at the end, or have been told of since.
+    /// Until when a call without an answer may have stored it as a new message. Then it is listed at the end, or a
+    /// later call was told of it.
     fn may_be_stored_by(&self, start: u64, has_no_effect: bool) -> Option<u64> {
         let shows = self.listed.is_some() || self.is_told_of_after(start);
         (shows && !has_no_effect).then(|| start.saturating_add(AFTERLIFE))
@@ -148,12 +146,10 @@ impl Checker<'_> {
                 self.judge(Rule::NothingLost, &[key], broken);
             }
         }
-        for call in &self.evidence.history.calls {
-            if let (Asked::Purge { limit, .. }, Some(Answered::Purged(deleted))) =
-                (&call.asked, &call.answered)
-            {
-                let is_more = *deleted > u64::from(*limit);
-                let broken = is_more
+        for purge in &stories.purges {
+            if let Some((_, deleted)) = purge.answer {
+                let limit = purge.limit;
+                let broken = (deleted > u64::from(limit))
                     .then(|| format!("a purge of {limit} messages at most deleted {deleted}"));
                 self.judge(Rule::NothingLost, &[], broken);
             }

@@ -62,7 +62,7 @@ impl Checker<'_> {
                 self.judge(Rule::Fenced, &[key], broken);
             }
             Some((end, Kept::LeaseLost)) => {
-                // It was settled before, and has been purged since.
+                // Or it was settled before, and has been purged since.
                 let has_cause = has_rival(key, story, stories, settle.token, end)
                     || stories.may_be_purged(story, &self.clock, end);
                 let broken = (!has_cause).then(|| {
@@ -182,11 +182,7 @@ fn has_cause(story: &Story, state: State) -> bool {
         return story.may_be_changed(0..u64::MAX, Change::Discard);
     }
     // A replay that is certain takes back what was certain before.
-    let replays = story
-        .interventions
-        .iter()
-        .filter(|one| one.change == Change::Replay && one.made().is_some());
-    let replayed = replays.map(|one| one.start).max().unwrap_or(0);
+    let replayed = story.replayed_by(u64::MAX);
     story.settles.iter().any(|settle| {
         settle.may_be_done()
             && state_after(settle.ending) == Some(state)

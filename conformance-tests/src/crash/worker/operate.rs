@@ -5,10 +5,9 @@ use std::{io, time::Duration};
 
 use inbox_api::{
     Filter, Key, Operate as _, Page, PurgeRequest, Result as StoreResult, Slice, State,
-    duration_micros,
 };
 
-use super::{Worker, handlers, pause_after};
+use super::{Worker, handlers, pause_after, process};
 use crate::{
     crash::{
         history::{Answered, Asked, Change},
@@ -73,7 +72,7 @@ async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResul
     let archived = random.u8(..4) == 0;
     let asked = Asked::Purge {
         state,
-        older_than: duration_micros(RETENTION).unsigned_abs(),
+        older_than: process::micros(RETENTION),
         limit: request.limit(),
         archived,
     };

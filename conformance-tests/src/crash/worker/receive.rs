@@ -117,8 +117,7 @@ pub(super) async fn run(
     Ok(())
 }
 
-/// Handles the message at once, if it is to be handled by anybody. If it is not, or nobody knows, another delivery will
-/// come, or a processor.
+/// Begins the message, and handles it if it may run. Otherwise another delivery will come, or a processor claims it.
 async fn inline(
     worker: &Worker,
     random: &mut fastrand::Rng,

@@ -42,7 +42,7 @@ fn purges_explain_what_is_gone() {
 #[test]
 fn purges_take_what_is_final_for_long_enough_and_tell_of_all() {
     let whole = || Run::default().whole(0, "a");
-    // Too early, of another state, nothing by its own account, or after the message was seen to be gone.
+    // Too early, of another state, or nothing by its own account.
     whole()
         .purge((900, 901), State::Processed, 1)
         .breaks(Rule::NothingLost);
