@@ -4,7 +4,7 @@
 //! under a lease that is renewed for as long as it takes, and settles the outcome. A second copy
 //! of the message, at the same time or years later, gets an answer instead of a second run. Of one
 //! message, one copy at a time asks the store. The other copies at this consumer wait for the answer: for five
-//! seconds, or for as long as they wait for a busy message if that is longer. Then they are told that it is busy.
+//! seconds, or for as long as they wait for a busy message if that is longer. Then the store counts as unavailable.
 //!
 //! ```
 //! use std::time::Duration;

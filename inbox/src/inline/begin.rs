@@ -1,6 +1,6 @@
 //! The beginning of a delivery: whether it may run, and under which lease.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use backon::{BackoffBuilder as _, ExponentialBuilder, Retryable as _};
 use futures_util::future::OptionFuture;
@@ -43,9 +43,8 @@ impl InlineConsumer {
                 biased;
                 () = stop.cancelled() => return Err(ConsumeError::Stopped),
                 turn = self.memory.turn(message.key()) => turn,
-                Some(()) = leaves() => return Ok(self.busy(message)),
-                // Another copy has no answer yet.
-                () = tokio::time::sleep(left.max(REPEATED_FOR)) => return Ok(self.busy(message)),
+                Some(()) = leaves() => return self.without_turn(message),
+                () = tokio::time::sleep(left.max(REPEATED_FOR)) => return self.without_turn(message),
             };
             let begun = self.begin_now(message).await;
             let (begun, asked) = begun.map_err(ConsumeError::Store)?;
@@ -64,11 +63,17 @@ impl InlineConsumer {
         }
     }
 
-    /// The answer to a copy that no longer waits for another one.
-    fn busy(&self, message: &Message) -> (Begun, Instant, Option<Turn>) {
-        let until = self.memory.running(message.key());
-        let until = until.unwrap_or_else(SystemTime::now);
-        (Begun::Busy { until }, Instant::now(), None)
+    /// The answer to a copy that no longer waits for another one: that runs, or the store does not answer it.
+    fn without_turn<E>(
+        &self,
+        message: &Message,
+    ) -> Result<(Begun, Instant, Option<Turn>), ConsumeError<E>> {
+        if let Some(until) = self.memory.running(message.key()) {
+            return Ok((Begun::Busy { until }, Instant::now(), None));
+        }
+        let context = "another copy of the message waits for the store";
+        let error = Error::new(ErrorKind::Unavailable, context).with_effect(Effect::None);
+        Err(ConsumeError::Store(error.in_operation("begin")))
     }
 
     async fn begin_now(&self, message: &Message) -> Result<(Begun, Instant)> {
