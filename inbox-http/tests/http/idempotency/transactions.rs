@@ -200,6 +200,8 @@ async fn a_transaction_that_is_kept_is_rolled_back<P: Place>(place: P) {
     let answer = async { site.with_key("/", "k", "").await };
     let ends = async {
         crate::server::until(async || kept.lock().unwrap().is_some()).await;
+        // The handler has put it there, and has to end before it goes.
+        tokio::time::sleep(std::time::Duration::from_millis(200)).await;
         drop(kept.lock().unwrap().take());
     };
     let (answer, ()) = tokio::join!(answer, ends);
