@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use axum::{Router, http::StatusCode, routing::post};
 use inbox::{
+    Filter, Operate as _,
     postgres::{PostgresOptions, PostgresStore},
     sqlite::{SqliteOptions, SqliteStore},
 };
@@ -59,6 +60,7 @@ async fn all_keep_their_leases<P: Place>(
             None => layer,
         }
     };
+    let seen = elsewhere.clone();
     let here = Site::serve(app::<P>(place.schema(), layer(place.store()), &runs, takes)).await;
     let other = Site::serve(app::<P>(place.schema(), layer(elsewhere), &runs, takes)).await;
     let (here, other) = (Arc::new(here), Arc::new(other));
@@ -67,11 +69,19 @@ async fn all_keep_their_leases<P: Place>(
         tokio::spawn(async move { here.with_key("/", &key.to_string(), "").await })
     });
     let first: Vec<_> = first.collect();
+    // A copy that came first would run elsewhere.
+    let all = Filter::default();
+    until(async || {
+        seen.count(&all)
+            .await
+            .is_ok_and(|begun| begun == requests as u64)
+    })
+    .await;
     let began = Instant::now();
     let copies = (0..requests).map(|key| {
         let (other, key) = (other.clone(), key.to_string());
         tokio::spawn(async move {
-            // The key is leased by now, and would be free again without renewals.
+            // The key would be free again without renewals.
             sleep(LEASE).await;
             while began.elapsed() < 4 * LEASE {
                 let answer = other.with_key("/", &key, "").await;
