@@ -376,11 +376,13 @@ impl History {
     }
 
     fn told_grant(&mut self, leased: &Leased) {
-        let message = self.current(&leased.lease.key);
-        let token = leased.lease.token.get();
-        if let Some(grant) = message.and_then(|message| message.grant(token)) {
+        if let Some(grant) = self.grant(&leased.lease) {
             grant.is_told = true;
         }
+    }
+
+    fn grant(&mut self, lease: &Lease) -> Option<&mut Grant> {
+        self.current(&lease.key)?.grant(lease.token.get())
     }
 
     pub(crate) fn begun(&mut self, part: &PartId, message: &Message, begun: &Begun) {
@@ -602,16 +604,13 @@ impl History {
     }
 
     pub(crate) fn told_settled(&mut self, part: &PartId, asked: &[Settlement], all: &[Settled]) {
-        let counts = self.counts.entry(part.clone()).or_default();
-        for (settlement, settled) in asked.iter().zip(all) {
+        let answered = asked.iter().zip(all);
+        for (settlement, _) in answered.filter(|(_, settled)| **settled == Settled::Done) {
             let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
-            counts.processed += u64::from(is_processed && *settled == Settled::Done);
-        }
-        for (settlement, settled) in asked.iter().zip(all) {
-            let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
-            let message = self.current(key);
-            if let Some(grant) = message.and_then(|message| message.grant(token)) {
-                grant.is_answered |= *settled == Settled::Done;
+            let counts = self.counts.entry(part.clone()).or_default();
+            counts.processed += u64::from(is_processed);
+            if let Some(grant) = self.grant(&settlement.lease) {
+                grant.is_answered = true;
             }
         }
     }

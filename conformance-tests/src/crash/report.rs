@@ -144,15 +144,13 @@ pub(crate) fn text(outcome: &Outcome) -> String {
             counts.unknown
         ),
     );
-    let states: Vec<String> = outcome
+    let mut states: Vec<String> = outcome
         .states
         .iter()
         .map(|(state, count)| format!("{count} {state}"))
         .collect();
-    line(
-        "messages",
-        format!("{messages}: {}, {purged} purged", states.join(", ")),
-    );
+    states.push(format!("{purged} purged"));
+    line("messages", format!("{messages}: {}", states.join(", ")));
     line(
         "receipts",
         format!(
@@ -278,7 +276,7 @@ mod tests {
             "kills        3: 2 after claim, 1 at any time",
             "faults       3: 1 killed, 2 paused; the longest recovery took 1.2 s",
             "left out     filled, clock moved: not possible here",
-            "messages     5: , 5 purged",
+            "messages     5: 5 purged",
             "not judged   2 accepted again, perhaps, after a purge",
             "one-holder                 kept 7 times",
             "fenced                     BROKEN 12 of 40 times",

@@ -40,7 +40,7 @@ pub(super) struct Claimed {
     result: Result<Claims>,
 }
 
-/// Something about what was claimed so far, by router and ordering key.
+/// Whether something is so of the messages claimed so far of each ordering key of a router.
 type Runs = HashMap<(Option<usize>, OrderingKey), bool>;
 
 /// The state of claiming.
@@ -602,8 +602,10 @@ impl Driver {
             }
             let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
-            if let Some(slot) = self.table.get_mut(slot) {
-                slot.was_behind = before.is_some();
+            if before.is_some()
+                && let Some(slot) = self.table.get_mut(slot)
+            {
+                slot.was_behind = true;
             }
             if phase == Phase::Held {
                 self.hold(slot);

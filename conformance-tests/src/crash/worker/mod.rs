@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-use inbox_api::{Error, HandlerName, Result as StoreResult};
+use inbox_api::{Error, HandlerName, Result as StoreResult, WorkerName};
 use serde::{Deserialize, Serialize};
 
 use super::{
@@ -193,6 +193,11 @@ impl Worker {
         self.log().end(at, number, answer)?;
         Ok(outcome)
     }
+}
+
+/// The name of this process as one that holds leases.
+fn worker_name() -> Result<WorkerName, inbox_api::Invalid> {
+    WorkerName::new(format!("process-{}", std::process::id()))
 }
 
 /// After an error: the store is away for a moment, or another writer was in the way.

@@ -5,12 +5,12 @@ use std::{io, time::Duration};
 
 use inbox_api::{
     AfterDead, ClaimRequest, HandlerName, LeaseTerms, Leased, Outcome, Result as StoreResult,
-    Settled, Settlement, WorkerName, error_text,
+    Settled, Settlement, error_text,
 };
 
 use tokio::time::timeout;
 
-use super::{LEASES, Worker, handlers, pause_after, receive::number_of};
+use super::{LEASES, Worker, handlers, pause_after, receive::number_of, worker_name};
 use crate::{
     crash::{
         history::{Answered, Asked, ended, held},
@@ -30,7 +30,7 @@ const LONGEST_WRITE: Duration = Duration::from_secs(10);
 const REPEATS: u32 = 4;
 
 pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
-    let name = WorkerName::new(format!("process-{}", std::process::id()))?;
+    let name = worker_name()?;
     let both = handlers()?;
     while !worker.finishing() {
         let wanted: Vec<HandlerName> = match random.u8(..4) {

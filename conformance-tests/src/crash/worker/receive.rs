@@ -5,10 +5,10 @@ use std::{io, time::Duration};
 
 use inbox_api::{
     Begun, HandlerName, Invalid, Key, Kind, LeaseTerms, Message, MessageId, OrderingKey, Receipt,
-    Result as StoreResult, WorkerName,
+    Result as StoreResult,
 };
 
-use super::{LEASES, Worker, handlers, pause_after, process};
+use super::{LEASES, Worker, handlers, pause_after, process, worker_name};
 use crate::{
     crash::{
         history::{Answered, Asked, sent},
@@ -124,7 +124,7 @@ async fn inline(
     message: &Message,
 ) -> Result<(), BoxError> {
     let length = Duration::from_millis(random.u64(LEASES));
-    let name = WorkerName::new(format!("process-{}", std::process::id()))?;
+    let name = worker_name()?;
     let terms = LeaseTerms::new(length, name)?;
     let asked = Asked::Begin {
         message: sent(message),

@@ -46,6 +46,17 @@ fn seen(runs: &Runs) -> impl Fn(Batch) -> std::future::Ready<Result<(), Failure>
     }
 }
 
+/// Another worker takes the next message, which is this one, and processes it.
+async fn another_processes(spy: &Spy, id: &str) {
+    let (other, lease) = (WorkerName::new("other").unwrap(), Duration::from_secs(60));
+    let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
+    let taken = taken.unwrap().leased;
+    assert_eq!(taken[0].message.id().as_str(), id);
+    let done = Outcome::Processed { result: None };
+    let settled = spy.inner.settle_one(&taken[0].lease, done).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_has_runs_in_their_order() {
     let (spy, runs) = (spy(), Runs::default());
@@ -407,12 +418,7 @@ async fn a_replay_of_what_still_runs_here_is_run_behind_it() {
         spy.disturb("claim", Trouble::Hold);
         tokio::time::sleep(Duration::from_secs(2)).await;
         spy.clock.advance(Duration::from_secs(120));
-        let (other, lease) = (WorkerName::new("other").unwrap(), Duration::from_secs(60));
-        let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
-        let taken = taken.unwrap().leased;
-        let done = Outcome::Processed { result: None };
-        let settled = spy.inner.settle_one(&taken[0].lease, done).await;
-        assert_eq!(settled.unwrap(), Settled::Done);
+        another_processes(&spy, "0").await;
         let replayed = spy.inner.replay(message.key(), &Edit::default()).await;
         assert_eq!(replayed.unwrap(), Intervention::Done);
         spy.calm("claim");
@@ -529,14 +535,7 @@ async fn what_is_claimed_with_the_rest_of_a_held_run_waits_for_it() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         spy.clock.advance(Duration::from_secs(120));
         spy.receive_all([in_order(2, "k")]).await;
-        let other = WorkerName::new("other").unwrap();
-        let lease = Duration::from_secs(60);
-        let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
-        let taken = taken.unwrap().leased;
-        assert_eq!(taken[0].message.id().as_str(), "0");
-        let done = Outcome::Processed { result: None };
-        let settled = spy.inner.settle_one(&taken[0].lease, done).await;
-        assert_eq!(settled.unwrap(), Settled::Done);
+        another_processes(&spy, "0").await;
         spy.calm("claim");
         tokio::time::sleep(Duration::from_secs(120)).await;
         shutdown.cancel();

@@ -112,6 +112,15 @@ impl Run {
         }
     }
 
+    fn granted(&self, id: &str, token: i64, (started, finished): (u32, u32)) -> Granted {
+        Granted {
+            held: held(id, token),
+            ordering_key: self.ordering_key.clone(),
+            started,
+            finished,
+        }
+    }
+
     /// A claim whose message reports `started` and `finished` attempts.
     pub(super) fn claim(
         self,
@@ -121,14 +130,8 @@ impl Run {
         token: i64,
         attempts: (u32, u32),
     ) -> Self {
-        let granted = Granted {
-            held: held(id, token),
-            ordering_key: self.ordering_key.clone(),
-            started: attempts.0,
-            finished: attempts.1,
-        };
         let answer = Answered::Claims {
-            granted: vec![granted],
+            granted: vec![self.granted(id, token, attempts)],
             corrupt: 0,
         };
         self.call(start, end, Self::asked_to_claim(), Some(answer))
@@ -152,12 +155,7 @@ impl Run {
         token: i64,
         attempts: (u32, u32),
     ) -> Self {
-        let granted = Granted {
-            held: held(id, token),
-            ordering_key: self.ordering_key.clone(),
-            started: attempts.0,
-            finished: attempts.1,
-        };
+        let granted = self.granted(id, token, attempts);
         self.told((start, end), id, Beginning::Run(granted))
     }
 
