@@ -2,7 +2,7 @@
 //! one blob.
 
 use inbox_api::{Error, ErrorKind, Result};
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// What one statement takes at most. SQLite holds no value over 1 GB.
 pub(crate) const CHUNK_BYTES: usize = 64 * 1024 * 1024;
@@ -45,4 +45,14 @@ impl<R> Chunk<R> {
 pub(crate) fn json(value: &impl Serialize) -> Result<String> {
     serde_json::to_string(value)
         .map_err(|error| Error::new(ErrorKind::Other, "cannot write JSON").with_source(error))
+}
+
+/// Rows and their tokens as a JSON object: in an array, each pair would be a text of its own, to be parsed for
+/// each of its two values.
+pub(crate) struct ByRow<'a>(pub(crate) &'a [(i64, i64)]);
+
+impl Serialize for ByRow<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> std::result::Result<S::Ok, S::Error> {
+        serializer.collect_map(self.0.iter().copied())
+    }
 }

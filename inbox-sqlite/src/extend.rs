@@ -6,7 +6,7 @@ use inbox_api::{Extended, Lease, LeaseTerms, Result, duration_micros, from_micro
 use tokio::time::Instant;
 
 use crate::{
-    batch::json,
+    batch::{ByRow, json},
     connection::Database,
     error::failed,
     rows::{lease_row, seq_and_token},
@@ -36,7 +36,7 @@ async fn attempt(
     let lease_end = database.now().saturating_add(duration_micros(length));
     let named: Vec<_> = leases.iter().map(lease_row).collect();
     let returned = sqlx::query(database.statements.extend.clone())
-        .bind(json(&named)?)
+        .bind(json(&ByRow(&named))?)
         .bind(lease_end)
         .fetch_all(&mut *writer)
         .await

@@ -120,8 +120,9 @@
 //! - A [run](inbox_api::Store::claim) is read from an index of the open messages of each ordering key.
 //!   Those behind its first are leased and not `claimable`; an index of them alone, empty where nobody
 //!   asks for runs, gives the next one when the first is settled.
-//! - `inbox_count` holds the number of messages by handler and state, so that statistics count only
-//!   leases that have run out, and dead letters that hold up an ordering key, each in its index.
+//! - `inbox_count` holds for each handler the number of unfinished messages and of those in each final
+//!   state, so that statistics count only leases, and dead letters that hold up an ordering key, each in
+//!   its index; and a claim, which finishes nothing, does not touch it.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, the oldest one that
 //!   builds may know to work with it, and the revision of its triggers.
 //!

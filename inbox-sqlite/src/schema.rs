@@ -465,7 +465,7 @@ mod tests {
         // write the new pair here.
         assert_eq!(
             (REVISION, sum(&crate::schema_objects::normalize(TRIGGERS))),
-            (1, 1_367_151_624)
+            (1, 1_978_788_303)
         );
     }
 

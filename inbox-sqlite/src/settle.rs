@@ -15,7 +15,7 @@ use sqlx::{Connection as _, Row as _, SqliteConnection, sqlite::SqliteRow};
 use tokio::time::Instant;
 
 use crate::{
-    batch::{CHUNK_BYTES, CHUNK_ROWS, Chunk, json},
+    batch::{ByRow, CHUNK_BYTES, CHUNK_ROWS, Chunk, json},
     connection::Database,
     error::failed,
     rows::{lease_row, seq_and_token},
@@ -245,7 +245,7 @@ pub(crate) fn parameters(chunk: Chunk<SettleRow<'_>>) -> Result<Parameters> {
         chunk.rows.iter().map(processed_without_result).collect();
     Ok(match processed_only {
         Some(leases) => Parameters::Processed {
-            leases: json(&leases)?,
+            leases: json(&ByRow(&leases))?,
         },
         None => Parameters::Any {
             rows: json(&chunk.rows)?,

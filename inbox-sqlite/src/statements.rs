@@ -281,7 +281,7 @@ mod tests {
                 &s.statistics,
                 &[
                     "INDEX inbox_claim",
-                    "INDEX inbox_leased (handler=? AND lease_until<?)",
+                    "INDEX inbox_leased (handler=? AND lease_until>?)",
                     "COVERING INDEX inbox_blocking (handler=?)",
                 ],
             ),
@@ -384,6 +384,6 @@ mod tests {
                 statements += 1;
             }
         }
-        assert_eq!(statements, 11);
+        assert_eq!(statements, 10);
     }
 }

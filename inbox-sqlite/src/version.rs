@@ -88,7 +88,7 @@ async fn is_half_empty(connection: &mut SqliteConnection, inbox: &InboxName) -> 
         "SELECT count(DISTINCT filled) FROM (
             SELECT EXISTS (SELECT 1 FROM {inbox}_message) AS filled
             UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_state)
-            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_count WHERE n > 0)
+            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_count WHERE unfinished + processed + dead + discarded > 0)
         )"
     );
     let kinds: i64 = sqlx::query_scalar(AssertSqlSafe(sql))

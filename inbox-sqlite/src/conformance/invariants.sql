@@ -1,7 +1,10 @@
 -- Rules that do not hold in the tables of an inbox, and for how many rows. Knows their
 -- layout and nothing of the store's own statements.
 WITH counted AS (
-    SELECT handler, state, count(*) AS n FROM {inbox}_state GROUP BY handler, state
+    SELECT handler, sum(state < 2) AS unfinished, sum(state = 2) AS processed, sum(state = 3) AS dead,
+        sum(state = 4) AS discarded
+    FROM {inbox}_state
+    GROUP BY handler
 ),
 ordered AS (
     SELECT *, state < 2 OR blocks = 1 AS open FROM {inbox}_state WHERE ordering_key IS NOT NULL
@@ -56,7 +59,8 @@ SELECT rule || ': ' || n FROM (
     WHERE finished > started
     UNION ALL
     SELECT 'a count that is wrong', count(*)
-    FROM counted AS c FULL JOIN {inbox}_count AS k USING (handler, state)
-    WHERE coalesce(c.n, 0) <> coalesce(k.n, 0)
+    FROM counted AS c FULL JOIN {inbox}_count AS k USING (handler)
+    WHERE (coalesce(c.unfinished, 0), coalesce(c.processed, 0), coalesce(c.dead, 0), coalesce(c.discarded, 0))
+        <> (coalesce(k.unfinished, 0), coalesce(k.processed, 0), coalesce(k.dead, 0), coalesce(k.discarded, 0))
 )
 WHERE n > 0

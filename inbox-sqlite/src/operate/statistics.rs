@@ -47,17 +47,16 @@ fn handler_statistics(
             Duration::from_micros(u64::try_from(now.saturating_sub(since)).unwrap_or(0))
         }))
     };
-    let lost = count(6)?;
     let mut statistics = HandlerStatistics::empty(handler);
-    statistics.pending = count(1)? + lost;
-    statistics.due = count(11)?;
-    statistics.leased = count(2)?.saturating_sub(lost);
+    statistics.pending = count(1)?;
+    statistics.leased = count(2)?;
     statistics.processed = count(3)?;
     statistics.dead = count(4)?;
     statistics.discarded = count(5)?;
-    statistics.blocking = count(9)?;
-    statistics.paused = count(10)? == 1;
-    statistics.lag = age(7)?;
-    statistics.oldest_due_age = age(8)?;
+    statistics.lag = age(6)?;
+    statistics.oldest_due_age = age(7)?;
+    statistics.blocking = count(8)?;
+    statistics.paused = count(9)? == 1;
+    statistics.due = count(10)?;
     Ok(statistics)
 }

@@ -38,9 +38,9 @@ SELECT
     AND (
         SELECT count(*) FROM pragma_table_info('{inbox}_count')
         WHERE name IN (
-            'handler', 'state', 'n'
+            'handler', 'unfinished', 'processed', 'dead', 'discarded'
         )
-    ) = 3
+    ) = 5
     AND (
         SELECT count(*) FROM pragma_table_info('{inbox}_paused')
         WHERE name IN (

@@ -6,6 +6,6 @@ SELECT f.finished_at, f.seq
         WHERE handler = n.handler AND state = ?1 AND has_content = c.column1 AND finished_at <= ?2
         ORDER BY finished_at, seq LIMIT ?3
     )
-    WHERE n.state = ?1 AND n.n > 0 AND (?4 IS NULL OR n.handler = ?4) AND c.column1 >= ?5
+    WHERE (?4 IS NULL OR n.handler = ?4) AND c.column1 >= ?5
     ORDER BY f.finished_at, f.seq
     LIMIT ?3

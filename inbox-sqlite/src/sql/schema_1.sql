@@ -81,12 +81,14 @@ CREATE INDEX {inbox}_dead ON {inbox}_state (seq)
 CREATE INDEX {inbox}_blocking ON {inbox}_state (handler)
     WHERE blocks = 1;
 
--- Messages by handler and stored state, so that statistics never count rows.
+-- Messages of each handler: those that are pending or leased, and those in each final state. So statistics
+-- count leases only, and a claim changes nothing here.
 CREATE TABLE {inbox}_count (
-    handler TEXT NOT NULL,
-    state INTEGER NOT NULL,
-    n INTEGER NOT NULL,
-    PRIMARY KEY (handler, state)
+    handler TEXT NOT NULL PRIMARY KEY,
+    unfinished INTEGER NOT NULL DEFAULT 0,
+    processed INTEGER NOT NULL DEFAULT 0,
+    dead INTEGER NOT NULL DEFAULT 0,
+    discarded INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
 
 -- The handlers whose messages are not handed out.

@@ -10,8 +10,8 @@ BEGIN
         ),
         NEW.first_due_at, NEW.first_due_at
     );
-    INSERT INTO {inbox}_count (handler, state, n) VALUES (NEW.handler, 0, 1)
-    ON CONFLICT (handler, state) DO UPDATE SET n = n + 1;
+    INSERT INTO {inbox}_count (handler, unfinished) VALUES (NEW.handler, 1)
+    ON CONFLICT (handler) DO UPDATE SET unfinished = unfinished + 1;
 END;
 
 CREATE TRIGGER {inbox}_purged AFTER DELETE ON {inbox}_message
@@ -20,11 +20,14 @@ BEGIN
 END;
 
 CREATE TRIGGER {inbox}_recounted AFTER UPDATE OF state ON {inbox}_state
-WHEN NEW.state <> OLD.state
+WHEN NEW.state <> OLD.state AND (NEW.state > 1 OR OLD.state > 1)
 BEGIN
-    UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
-    INSERT INTO {inbox}_count (handler, state, n) VALUES (NEW.handler, NEW.state, 1)
-    ON CONFLICT (handler, state) DO UPDATE SET n = n + 1;
+    UPDATE {inbox}_count
+    SET unfinished = unfinished + (NEW.state < 2) - (OLD.state < 2),
+        processed = processed + (NEW.state = 2) - (OLD.state = 2),
+        dead = dead + (NEW.state = 3) - (OLD.state = 3),
+        discarded = discarded + (NEW.state = 4) - (OLD.state = 4)
+    WHERE handler = NEW.handler;
 END;
 
 -- Whatever ends a lease, replays or discards: of an ordering key, the earliest leased message or else the
@@ -92,7 +95,12 @@ END;
 
 CREATE TRIGGER {inbox}_removed AFTER DELETE ON {inbox}_state
 BEGIN
-    UPDATE {inbox}_count SET n = n - 1 WHERE handler = OLD.handler AND state = OLD.state;
+    UPDATE {inbox}_count
+    SET unfinished = unfinished - (OLD.state < 2),
+        processed = processed - (OLD.state = 2),
+        dead = dead - (OLD.state = 3),
+        discarded = discarded - (OLD.state = 4)
+    WHERE handler = OLD.handler;
     -- An unfinished message of its ordering key has gone, or a dead one that blocked it.
     UPDATE {inbox}_state SET claimable = 1
     WHERE (OLD.state < 2 OR OLD.blocks = 1)

@@ -1,18 +1,11 @@
--- ?1 now, ?2 up to how many due messages are counted. The message that has been due for longest stands at the head of the claim index.
-SELECT c.handler, c.pending, c.leased, c.processed, c.dead, c.discarded, c.lost,
-    d.visible_at, m.accepted_at, c.blocking,
-    EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = c.handler), c.due_counted
-FROM (
-    SELECT n.handler,
-        sum(iif(n.state = 0, n.n, 0)) AS pending,
-        sum(iif(n.state = 1, n.n, 0)) AS leased,
-        sum(iif(n.state = 2, n.n, 0)) AS processed,
-        sum(iif(n.state = 3, n.n, 0)) AS dead,
-        sum(iif(n.state = 4, n.n, 0)) AS discarded,
+-- ?1 now, ?2 up to how many due messages are counted. The message that has been due for longest stands at the
+-- head of the claim index.
+WITH c AS MATERIALIZED (
+    SELECT n.*,
         (
             SELECT count(*) FROM {inbox}_state AS l
-            WHERE l.state = 1 AND l.handler = n.handler AND l.lease_until <= ?1
-        ) AS lost,
+            WHERE l.state = 1 AND l.handler = n.handler AND l.lease_until > ?1
+        ) AS leased,
         (
             SELECT count(*) FROM {inbox}_state AS b
             WHERE b.blocks = 1 AND b.handler = n.handler
@@ -30,8 +23,11 @@ FROM (
             ORDER BY q.visible_at, q.seq LIMIT 1
         ) AS due
     FROM {inbox}_count AS n
-    GROUP BY n.handler
-    HAVING sum(n.n) > 0
-) AS c
+    WHERE n.unfinished + n.processed + n.dead + n.discarded > 0
+)
+SELECT c.handler, c.unfinished - c.leased, c.leased, c.processed, c.dead, c.discarded,
+    d.visible_at, m.accepted_at, c.blocking,
+    EXISTS (SELECT 1 FROM {inbox}_paused AS p WHERE p.handler = c.handler), c.due_counted
+FROM c
 LEFT JOIN {inbox}_state AS d ON d.seq = c.due
 LEFT JOIN {inbox}_message AS m ON m.seq = c.due

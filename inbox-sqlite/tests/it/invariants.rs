@@ -101,11 +101,11 @@ async fn each_contradiction_is_found() {
             "more attempts finished than started",
         ),
         (
-            "UPDATE inbox_count SET n = n + 1 WHERE state = 0",
+            "UPDATE inbox_count SET unfinished = unfinished + 1",
             "a count that is wrong",
         ),
         (
-            "DELETE FROM inbox_count WHERE state = 3",
+            "DELETE FROM inbox_count WHERE dead > 0",
             "a count that is wrong",
         ),
     ] {
