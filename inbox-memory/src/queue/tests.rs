@@ -217,3 +217,23 @@ fn nothing_is_left_of_purged_messages() {
     assert!(queue.index.is_empty());
     assert_eq!(queue.statistics(30), None);
 }
+
+/// One of a run has lost its lease with the run, and the clock goes back before its turn comes.
+#[test]
+fn a_lease_that_nobody_holds_counts_no_attempt() {
+    let handler = HandlerName::new("h").unwrap();
+    let mut queue = Queue::new(handler.clone());
+    let terms = LeaseTerms::new(Duration::from_millis(1), WorkerName::new("w").unwrap()).unwrap();
+    let ids = ["1", "2"].map(|id| MessageId::new(id).unwrap());
+    for (id, seq) in ids.iter().zip(1..) {
+        let message = Message::new(handler.clone(), id.clone(), Kind::new("k").unwrap(), "")
+            .with_ordering_key(OrderingKey::new("o").unwrap());
+        let _ = queue.receive(&message, || seq, 10);
+    }
+    assert_eq!(queue.lease_run(1, 2, &terms, 10).len(), 2);
+    let lease = queue.lease(1, &terms, 2_000).unwrap().lease;
+    let outcome = Outcome::Processed { result: None };
+    let settled = queue.settle(&Settlement { lease, outcome }, false, 500);
+    assert_eq!(settled, Settled::Done);
+    assert_eq!(queue.get(&ids[1]).unwrap().attempts.started, 0);
+}
