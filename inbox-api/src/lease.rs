@@ -141,8 +141,11 @@ pub struct Leased {
     pub message: Message,
     /// The hold on it.
     pub lease: Lease,
-    /// Attempts so far, this one included.
+    /// Attempts since it was accepted or last replayed, this one included.
     pub attempts: Attempts,
+    /// How often an operator has replayed it. A worker that still holds it, or has yet to hear that its outcome
+    /// is stored, tells by this that it is to be run again.
+    pub replays: u32,
     /// When it was accepted, by the store's clock.
     pub accepted_at: SystemTime,
 }

@@ -178,6 +178,7 @@ impl Entry {
                 until: from_micros(until),
             },
             attempts: self.attempts,
+            replays: self.replays,
             accepted_at: from_micros(self.accepted_at),
         }
     }

@@ -305,6 +305,7 @@ fn read_leased(document: &mut Document) -> Decoded<Leased> {
             until: from_micros(integer(document, "visibleAt")?),
         },
         attempts,
+        replays: small(document, "replays")?,
         accepted_at: from_micros(integer(document, "acceptedAt")?),
         message,
     })

@@ -120,6 +120,7 @@ fn read_begin_new(answers: &Answers, at: usize, message: &Message) -> sqlx::Resu
             started: 1,
             finished: 0,
         },
+        replays: 0,
         accepted_at: from_micros(number(3)?),
     }))))
 }
@@ -167,6 +168,7 @@ fn read_begin(
             lease: lease(&message, found.seq, found.token, until),
             message,
             attempts: found.record.attempts,
+            replays: found.record.replays,
             accepted_at: found.record.accepted_at,
         })));
     }

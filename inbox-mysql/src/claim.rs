@@ -150,7 +150,7 @@ fn last_due(
     }
     let mut last = None;
     for row in rows {
-        last = last.max(Some(row.try_get_unchecked(12)?));
+        last = last.max(Some(row.try_get_unchecked(13)?));
     }
     Ok(last)
 }
@@ -166,7 +166,7 @@ fn read_claim(
     let mut rows = Vec::with_capacity(answers.rows(at).len());
     for row in answers.rows(at) {
         let seq: i64 = row.try_get_unchecked(0)?;
-        let due: i64 = row.try_get_unchecked(12)?;
+        let due: i64 = row.try_get_unchecked(13)?;
         rows.push((due, seq, row));
     }
     // Neither server promises an order of aggregated or joined rows.
@@ -178,6 +178,7 @@ fn read_claim(
                 lease: lease(&found.message, seq, token, until),
                 message: found.message,
                 attempts: found.attempts,
+                replays: found.replays,
                 accepted_at: from_micros(found.accepted_at),
             }),
             Err(reason) => unreadable.push(Unreadable { seq, token, reason }),
@@ -204,7 +205,7 @@ async fn read_again(
     let mut script = connection.script(Access::Write);
     let pairs = answers.rows(at).iter().map(|row| {
         let number = |column: usize| row.try_get_unchecked(column).unwrap_or_default();
-        (number(12), number(0))
+        (number(13), number(0))
     });
     script.add(set_pairs("@inbox_claimed", pairs));
     let at = script.all(&context.sql.claim_rows_again);

@@ -91,6 +91,7 @@ pub(crate) fn corrupt_row(inbox: &str, seq: i64, reason: String) -> CorruptRow {
 pub(crate) struct Claimed {
     pub(crate) message: Message,
     pub(crate) attempts: Attempts,
+    pub(crate) replays: u32,
     pub(crate) accepted_at: i64,
 }
 
@@ -99,7 +100,7 @@ pub(crate) fn read_claimed(row: &MySqlRow) -> Decoded<Claimed> {
         text(row, 1, "handler")?,
         text(row, 2, "id")?,
         text(row, 3, "kind")?,
-        blob(row, 11, "payload")?.ok_or("payload is missing")?,
+        blob(row, 12, "payload")?.ok_or("payload is missing")?,
     )
     .with_headers(headers(row, 5)?);
     if let Some(content_type) = optional(row, 4, "content type")? {
@@ -114,6 +115,7 @@ pub(crate) fn read_claimed(row: &MySqlRow) -> Decoded<Claimed> {
             started: count(row, 9, "started attempts")?,
             finished: count(row, 10, "finished attempts")?,
         },
+        replays: count(row, 11, "replays")?,
         accepted_at: column(row, 7, "acceptance time")?,
     })
 }

@@ -66,6 +66,7 @@ fn read(row: &PgRow, message: &Message, inbox: &InboxName) -> Result<Begun> {
                     started: 1,
                     finished: 0,
                 },
+                replays: 0,
                 accepted_at: from_micros(row.try_get::<Instant, _>(8).map_err(failed)?.0),
             }))
         }

@@ -141,6 +141,7 @@ pub(crate) fn read_leased(row: &PgRow) -> Decoded<Leased> {
             started: number(row, 9, "started attempts")?,
             finished: number(row, 10, "finished attempts")?,
         },
+        replays: number(row, 13, "replays")?,
         accepted_at: from_micros(instant(row, 7, "acceptance time")?),
         message,
     })
@@ -187,6 +188,7 @@ pub(crate) fn read_begun(row: &PgRow, key: &Key) -> Decoded<Leased> {
             started: number(row, 6, "started attempts")?,
             finished: number(row, 7, "finished attempts")?,
         },
+        replays: number(row, 14, "replays")?,
         accepted_at: from_micros(instant(row, 8, "acceptance time")?),
         message,
     })

@@ -114,6 +114,8 @@ pub(crate) fn read_taken_run(shard: u16, value: Value) -> Reply<Vec<Taken>> {
             started: u32::try_from(run.number()?).unwrap_or(u32::MAX),
             finished: u32::try_from(run.number()?).unwrap_or(u32::MAX),
         },
+        // A replay takes its message out of the run.
+        replays: 0,
     };
     let at = run.number()?;
     let mut blob = Blob {
@@ -179,6 +181,7 @@ struct Held {
     token: i64,
     until: i64,
     attempts: Attempts,
+    replays: u32,
 }
 
 impl Held {
@@ -192,6 +195,7 @@ impl Held {
             },
             message,
             attempts: self.attempts,
+            replays: self.replays,
             accepted_at: from_micros(self.accepted),
         }
     }
@@ -307,7 +311,7 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
     let mut row = Taker::of(value)?;
     let field = reply::text(&row.next()?)?.ok_or(Unexpected)?.to_owned();
     let seq = row.unsigned()?;
-    let held = Held {
+    let mut held = Held {
         accepted: row.number()?,
         token: row.number()?,
         until: row.number()?,
@@ -315,11 +319,13 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
             started: u32::try_from(row.number()?).unwrap_or(u32::MAX),
             finished: u32::try_from(row.number()?).unwrap_or(u32::MAX),
         },
+        replays: 0,
     };
     let ordering_key = row.next()?;
     let body = row.bytes()?.ok_or(Unexpected)?;
     let at = row.number()?;
     let first = row.unsigned()?;
+    held.replays = u32::try_from(row.number()?).unwrap_or(u32::MAX);
     let message = || -> Decoded<Message> {
         let (head, payload) = split(&body)?;
         let fixed = fixed(&head)?;

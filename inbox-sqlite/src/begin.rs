@@ -171,6 +171,7 @@ impl<'r> Rows<'r> {
                             started: 1,
                             finished: 0,
                         },
+                        replays: 0,
                         accepted_at: from_micros(now),
                     };
                     (Begun::Run(Box::new(leased)), false)
@@ -208,6 +209,7 @@ impl<'r> Rows<'r> {
                 started: record.attempts.started.saturating_add(1),
                 ..record.attempts
             },
+            replays: record.replays,
             accepted_at: record.accepted_at,
         };
         Ok((Begun::Run(Box::new(leased)), false))

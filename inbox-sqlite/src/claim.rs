@@ -114,6 +114,7 @@ async fn lease_due(
                     },
                     message: found.message,
                     attempts: found.attempts,
+                    replays: found.replays,
                     accepted_at: from_micros(found.accepted_at),
                 });
             }

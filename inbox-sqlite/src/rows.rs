@@ -103,7 +103,7 @@ pub(crate) fn seq_and_token(row: &SqliteRow) -> sqlx::Result<(i64, i64)> {
 
 /// The number of the first message of the run that a row of `claim_runs.sql` belongs to.
 pub(crate) fn first_of_run(row: &SqliteRow) -> sqlx::Result<i64> {
-    row.try_get(13)
+    row.try_get(14)
 }
 
 /// A row of `claim.sql` or `claim_runs.sql`, before its lease is written.
@@ -111,6 +111,7 @@ pub(crate) struct Candidate {
     pub(crate) message: Message,
     pub(crate) token: i64,
     pub(crate) attempts: Attempts,
+    pub(crate) replays: u32,
     pub(crate) accepted_at: i64,
 }
 
@@ -119,7 +120,7 @@ pub(crate) fn read_candidate(row: &SqliteRow) -> Decoded<Candidate> {
         text(row, 1, "handler")?,
         text(row, 2, "id")?,
         text(row, 3, "kind")?,
-        blob(row, 12, "payload")?.ok_or("payload is missing")?,
+        blob(row, 13, "payload")?.ok_or("payload is missing")?,
     )
     .with_headers(headers(row, 5)?);
     if let Some(content_type) = optional(row, 4, "content type")? {
@@ -138,6 +139,7 @@ pub(crate) fn read_candidate(row: &SqliteRow) -> Decoded<Candidate> {
             started: number(row, 10, "started attempts")?.saturating_add(1),
             finished: number(row, 11, "finished attempts")?,
         },
+        replays: number(row, 12, "replays")?,
         accepted_at: column(row, 7, "acceptance time")?,
     })
 }

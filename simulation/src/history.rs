@@ -64,8 +64,6 @@ struct Grant {
     at: u64,
     started: u32,
     until: i64,
-    /// Behind another of its ordering key in one claim.
-    is_behind: bool,
     /// For how long threads had been blocked then.
     blocked: u64,
     outcome: Option<&'static str>,
@@ -339,11 +337,8 @@ impl History {
     }
 
     pub(crate) fn claimed(&mut self, part: &PartId, leased: &[Leased]) {
-        let mut first = BTreeSet::new();
         for leased in leased {
-            let ordering_key = self.terms.ordering_keys.get(&leased.lease.key).cloned();
-            let is_behind = ordering_key.is_some_and(|key| !first.insert(key));
-            self.granted(part, leased, is_behind);
+            self.granted(part, leased);
         }
     }
 
@@ -399,11 +394,11 @@ impl History {
             self.accept(key);
         }
         if let Begun::Run(leased) = begun {
-            self.granted(part, leased, false);
+            self.granted(part, leased);
         }
     }
 
-    fn granted(&mut self, part: &PartId, leased: &Leased, is_behind: bool) {
+    fn granted(&mut self, part: &PartId, leased: &Leased) {
         let (key, token) = (&leased.lease.key, leased.lease.token.get());
         let until = to_micros(leased.lease.until);
         self.trace(|| {
@@ -427,7 +422,6 @@ impl History {
             at: now,
             started: leased.attempts.started,
             until,
-            is_behind,
             blocked,
             outcome: None,
             run: None,
@@ -477,13 +471,10 @@ impl History {
                 continue;
             };
             let own = |grant: &&Grant| grant.part == *part;
-            // A replay is to be run, whatever came of it before. If others have had it since, or it was behind
-            // another before, its attempts look like those of a lease that ran out.
-            let was_behind = message.grants.iter().any(|grant| grant.is_behind);
-            let grants = match message.since_replay() {
-                [only] if only.token == token && !was_behind => std::slice::from_ref(only),
-                _ => &message.grants,
-            };
+            // A replay is to be run, whatever came of it before.
+            let since = message.since_replay();
+            let is_since = since.iter().any(|grant| grant.token == token);
+            let grants = if is_since { since } else { &message.grants };
             let ends: Vec<_> = grants
                 .iter()
                 .filter(own)

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Attempts, Bytes, Edit, ErrorKind, Filter, Intervention, Kind, Message, Operate, Outcome,
+    Attempts, Begun, Bytes, Edit, ErrorKind, Filter, Intervention, Kind, Message, Operate, Outcome,
     Progress, Slice, State,
 };
 
@@ -12,7 +12,7 @@ use crate::{
     needs::Settings,
     test_inbox::{
         Context, HANDLER, LONG, TestInbox, claim, dead, ids, message, message_for, numbered,
-        processed, retry, worker,
+        processed, retry, terms, worker,
     },
 };
 
@@ -70,6 +70,36 @@ pub(crate) async fn a_replay_resets_the_attempts(cx: Context) -> CaseResult {
         &leased.attempts.started,
         &1,
     )
+}
+
+/// Defect: a worker that still holds the message takes a replay for the end of its own lease, and settles the
+/// message with the outcome of before.
+pub(crate) async fn a_lease_tells_how_often_its_message_was_replayed(cx: Context) -> CaseResult {
+    let inbox = cx.fresh().await?;
+    let sent = message("1")?;
+    for replays in 0..3 {
+        let begun = match inbox.begin(&sent, &terms(LONG)?).await? {
+            Begun::Run(leased) => leased,
+            other => return Err(Unmet::Failed(format!("begin: expected Run, saw {other:?}"))),
+        };
+        same("replays, as begun", &begun.replays, &replays)?;
+        inbox.finish(&begun, retry(Duration::ZERO)).await?;
+        let leased = inbox.claim_one().await?;
+        same("replays, as claimed", &leased.replays, &replays)?;
+        inbox.finish(&leased, Outcome::Release).await?;
+        let lost = inbox.claim_single(inbox.brief()).await?;
+        same("replays, as claimed again", &lost.replays, &replays)?;
+        inbox.pass(inbox.brief()).await?;
+        let leased = inbox.claim_one().await?;
+        same("replays, after a lease ran out", &leased.replays, &replays)?;
+        inbox.finish(&leased, dead("enough")).await?;
+        same(
+            "replay",
+            &inbox.replay(sent.key(), &Edit::default()).await?,
+            &Intervention::Done,
+        )?;
+    }
+    Ok(())
 }
 
 pub(crate) async fn unfinished_messages_cannot_be_replayed(cx: Context) -> CaseResult {

@@ -240,6 +240,29 @@ pub(crate) async fn final_messages_are_no_part_of_a_run(cx: Context) -> CaseResu
     Ok(())
 }
 
+pub(crate) async fn each_of_a_run_tells_its_replays(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 4).await?;
+    let leased = expect(&inbox, &["1", "2", "3", "4"]).await?;
+    let outcomes = [
+        processed(),
+        dead("enough"),
+        dead("enough"),
+        Outcome::Release,
+    ];
+    let ends: Vec<_> = leased.iter().zip(outcomes).collect();
+    settle(&inbox, &ends).await?;
+    for id in ["2", "3"] {
+        same(
+            "replay",
+            &inbox.replay(message(id)?.key(), &Edit::default()).await?,
+            &Intervention::Done,
+        )?;
+    }
+    let leased = expect(&inbox, &["2", "3", "4"]).await?;
+    let replays: Vec<u32> = leased.iter().map(|leased| leased.replays).collect();
+    same("replays of a run", &replays, &vec![1, 1, 0])
+}
+
 /// Defect: the next of the key is handed out when the first of the run is settled.
 pub(crate) async fn a_key_is_held_until_its_run_is_over(cx: Context) -> CaseResult {
     let inbox = accepted(&cx, 4).await?;

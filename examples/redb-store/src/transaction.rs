@@ -245,6 +245,7 @@ impl<'t> Transaction<'t> {
         Ok(Ok(Leased {
             message,
             attempts: after.attempts(),
+            replays: after.replays,
             accepted_at: from_micros(after.accepted_at),
             lease: Lease {
                 key: after.key,

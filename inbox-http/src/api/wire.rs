@@ -357,6 +357,7 @@ mod tests {
                 started: 3,
                 finished: 1,
             },
+            replays: 0,
             accepted_at: SystemTime::UNIX_EPOCH,
         };
         let view = serde_json::to_value(LeasedView::new(&leased, false)).unwrap();

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION {inbox}_begin(
     OUT found_seq bigint, OUT new_token bigint, OUT attempts_started integer,
     OUT attempts_finished integer, OUT stored_at timestamptz, OUT stored_kind text,
     OUT stored_content_type text, OUT stored_ordering_key text, OUT stored_headers text,
-    OUT stored_payload bytea
+    OUT stored_payload bytea, OUT replayed integer
 )
 LANGUAGE plpgsql VOLATILE
 SET search_path = pg_catalog, pg_temp
@@ -77,7 +77,7 @@ BEGIN
     END IF;
     SELECT * INTO answer, until, reason, kept_result, found_seq, new_token, attempts_started,
         attempts_finished, stored_at, stored_kind, stored_content_type, stored_ordering_key,
-        stored_headers, stored_payload
+        stored_headers, stored_payload, replayed
     FROM {inbox}_begin_any(
         new_handler, new_id, new_kind, new_content_type, new_ordering_key, new_headers,
         new_payload, new_due_at, delay, new_fingerprint, lease, holder

@@ -7,7 +7,7 @@ CREATE OR REPLACE FUNCTION {inbox}_begin_any(
     OUT found_seq bigint, OUT new_token bigint, OUT attempts_started integer,
     OUT attempts_finished integer, OUT stored_at timestamptz, OUT stored_kind text,
     OUT stored_content_type text, OUT stored_ordering_key text, OUT stored_headers text,
-    OUT stored_payload bytea
+    OUT stored_payload bytea, OUT replayed integer
 )
 {function_settings}
 AS $$
@@ -125,8 +125,8 @@ BEGIN
                     token = greatest(w.token + 1, stamp), started = w.started + 1,
                     leased_at = instant, worker = holder
                 WHERE w.seq = found_seq
-                RETURNING w.token, w.started, w.finished
-                INTO new_token, attempts_started, attempts_finished;
+                RETURNING w.token, w.started, w.finished, w.replays
+                INTO new_token, attempts_started, attempts_finished, replayed;
                 IF standing.state = 1 AND standing.ordering_key IS NOT NULL THEN
                     WITH chosen (seq, handler, ordering_key, state) AS (
                         VALUES (standing.seq, standing.handler, standing.ordering_key, standing.state)

@@ -13,7 +13,7 @@ CREATE OR REPLACE FUNCTION {inbox}_claim(
 ) RETURNS TABLE (
     seq bigint, handler text, id text, kind text, content_type text, ordering_key text,
     headers text, accepted_at timestamptz, token bigint, started integer, finished integer,
-    lease_until timestamptz, payload bytea
+    lease_until timestamptz, payload bytea, replays integer
 )
 {function_settings}
 AS $$
@@ -108,13 +108,13 @@ BEGIN
                 worker = holder
             FROM chosen AS c
             WHERE w.seq = ANY (ARRAY[c.seq])
-            RETURNING w.seq, w.token, w.started, w.finished
+            RETURNING w.seq, w.token, w.started, w.finished, w.replays
         ), counted AS (
             INSERT INTO {inbox}_tally (handler, pending, leased)
             SELECT handler, -count(*), count(*) FROM chosen WHERE state = 0 GROUP BY handler
         )
         SELECT l.seq, m.handler, m.id, m.kind, m.content_type, m.ordering_key, m.headers::text,
-            m.accepted_at, l.token, l.started, l.finished, lease_end, m.payload
+            m.accepted_at, l.token, l.started, l.finished, lease_end, m.payload, l.replays
         FROM leased AS l
         -- One without its message is handed out as well, to be reported and set aside.
         LEFT JOIN LATERAL (

@@ -15,7 +15,7 @@ CREATE OR REPLACE FUNCTION {inbox}_claim_runs(
 ) RETURNS TABLE (
     seq bigint, handler text, id text, kind text, content_type text, ordering_key text,
     headers text, accepted_at timestamptz, token bigint, started integer, finished integer,
-    lease_until timestamptz, payload bytea
+    lease_until timestamptz, payload bytea, replays integer
 )
 {function_settings}
 AS $$
@@ -37,10 +37,12 @@ DECLARE
     all_tokens bigint[] := '{}';
     all_started integer[] := '{}';
     all_finished integer[] := '{}';
+    all_replays integer[] := '{}';
     seqs bigint[];
     tokens bigint[];
     starts integer[];
     ends integer[];
+    again integer[];
 BEGIN
     {require_read_committed}
     IF EXISTS (SELECT FROM {inbox}_paused) THEN
@@ -159,21 +161,22 @@ BEGIN
             FROM runs AS r
             WHERE w.seq = ANY (ARRAY[r.seq])
             RETURNING r.place, r.is_first, w.seq, w.token,
-                w.started + w.behind::integer AS started, w.finished
+                w.started + w.behind::integer AS started, w.finished, w.replays
         ), counted AS (
             INSERT INTO {inbox}_tally (handler, pending, leased)
             SELECT handler, -count(*), count(*) FROM runs WHERE state = 0 GROUP BY handler
         )
         SELECT array_agg(seq ORDER BY place), array_agg(token ORDER BY place),
             array_agg(started ORDER BY place), array_agg(finished ORDER BY place),
-            count(*), count(*) FILTER (WHERE is_first)
-        INTO seqs, tokens, starts, ends, taken, firsts
+            array_agg(replays ORDER BY place), count(*), count(*) FILTER (WHERE is_first)
+        INTO seqs, tokens, starts, ends, again, taken, firsts
         FROM leased;
         IF taken > 0 THEN
             all_seqs := all_seqs || seqs;
             all_tokens := all_tokens || tokens;
             all_started := all_started || starts;
             all_finished := all_finished || ends;
+            all_replays := all_replays || again;
             missing := missing - taken;
         END IF;
         EXIT WHEN missing = 0;
@@ -191,9 +194,9 @@ BEGIN
 
     RETURN QUERY
     SELECT l.seq, m.handler, m.id, m.kind, m.content_type, m.ordering_key, m.headers::text,
-        m.accepted_at, l.token, l.started, l.finished, lease_end, m.payload
-    FROM unnest(all_seqs, all_tokens, all_started, all_finished)
-        AS l (seq, token, started, finished)
+        m.accepted_at, l.token, l.started, l.finished, lease_end, m.payload, l.replays
+    FROM unnest(all_seqs, all_tokens, all_started, all_finished, all_replays)
+        AS l (seq, token, started, finished, replays)
     -- One without its message is handed out as well, to be reported and set aside.
     LEFT JOIN LATERAL (
         SELECT m.handler, m.id, m.kind, m.content_type, m.ordering_key, m.headers,

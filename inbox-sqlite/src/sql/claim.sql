@@ -3,7 +3,7 @@
 -- and limited first: sorted together with the messages, every payload would be copied into the sorter
 -- and out again. The LEFT JOIN keeps their order.
 WITH due AS MATERIALIZED (
-    SELECT c.visible_at, c.seq, c.state, c.token, c.started, c.finished
+    SELECT c.visible_at, c.seq, c.state, c.token, c.started, c.finished, c.replays
     FROM json_each(?1) AS h
     CROSS JOIN {inbox}_state AS c ON c.seq IN (
         SELECT seq FROM {inbox}_state
@@ -15,6 +15,6 @@ WITH due AS MATERIALIZED (
     LIMIT ?3
 )
 SELECT due.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.accepted_at,
-    due.state, due.token, due.started, due.finished, m.payload
+    due.state, due.token, due.started, due.finished, due.replays, m.payload
 FROM due
 LEFT JOIN {inbox}_message AS m ON m.seq = due.seq

@@ -3,7 +3,7 @@
 -- without an outcome. The queue gives out the rows of a run before those of the next one, so nothing
 -- beyond the limit is looked at.
 WITH RECURSIVE due AS MATERIALIZED (
-    SELECT c.visible_at, c.seq, c.handler, c.ordering_key, c.state, c.token, c.started, c.finished
+    SELECT c.visible_at, c.seq, c.handler, c.ordering_key, c.state, c.token, c.started, c.finished, c.replays
     FROM json_each(?1) AS h
     CROSS JOIN {inbox}_state AS c ON c.seq IN (
         SELECT seq FROM {inbox}_state
@@ -15,14 +15,14 @@ WITH RECURSIVE due AS MATERIALIZED (
     LIMIT ?3
 ),
 run (
-    due_at, first, seq, length, handler, ordering_key, state, token, started, finished
+    due_at, first, seq, length, handler, ordering_key, state, token, started, finished, replays
 ) AS (
     SELECT visible_at, seq, seq, 1, handler, iif(started <= finished, ordering_key, NULL), state,
-        token, started, finished
+        token, started, finished, replays
     FROM due
     UNION ALL
     SELECT run.due_at, run.first, c.seq, run.length + 1, run.handler, run.ordering_key, c.state, c.token,
-        c.started, c.finished
+        c.started, c.finished, c.replays
     FROM run
     CROSS JOIN {inbox}_state AS c ON c.seq = (
         SELECT seq FROM {inbox}_state
@@ -35,6 +35,6 @@ run (
     LIMIT ?3
 )
 SELECT run.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.accepted_at,
-    run.state, run.token, run.started, run.finished, m.payload, run.first
+    run.state, run.token, run.started, run.finished, run.replays, m.payload, run.first
 FROM run
 LEFT JOIN {inbox}_message AS m ON m.seq = run.seq

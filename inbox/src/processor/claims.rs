@@ -411,8 +411,8 @@ impl Driver {
             };
             // It is to be run: its outcome is stored, or it is another message, whose key was purged after others
             // had settled this one, or a replay, or what is before it is to be run first.
-            let is_to_run = slot.is_back_with(leased.attempts)
-                || slot.is_replayed_with(leased.attempts)
+            let is_to_run = slot.is_back_with(&leased)
+                || slot.is_replayed_in(&leased)
                 || slot.context.leased().accepted_at != leased.accepted_at
                 || before == Some(true);
             see(is_to_run);
@@ -424,7 +424,6 @@ impl Driver {
                 continue;
             }
             tracing::warn!(key = %leased.lease.key, "lease had run out, and was taken again");
-            slot.was_behind = before.is_some();
             slot.renewed = Some(Box::new(Renewed {
                 lease: leased.lease,
                 attempts: leased.attempts,
@@ -602,11 +601,6 @@ impl Driver {
             }
             let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
-            if before.is_some()
-                && let Some(slot) = self.table.get_mut(slot)
-            {
-                slot.was_behind = true;
-            }
             if phase == Phase::Held {
                 self.hold(slot);
             } else if phase == Phase::Ended {

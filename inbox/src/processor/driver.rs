@@ -242,7 +242,6 @@ impl Driver {
             began: Instant::now(),
             drop_at: None,
             renewed: None,
-            was_behind: false,
             ends_counted: None,
             is_passed_over: false,
             waited: None,

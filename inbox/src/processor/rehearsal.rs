@@ -172,6 +172,7 @@ fn lease(config: &Config, message: &Message, attempts: Attempts) -> (Context, In
             until: now + length,
         },
         attempts,
+        replays: 0,
         accepted_at: now,
     };
     (Context::claimed(leased, config), Instant::now() + length)

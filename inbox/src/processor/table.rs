@@ -35,8 +35,6 @@ pub(super) struct Slot {
     /// The lease under which this processor has claimed the message a second time, after the
     /// first ran out. The handler's outcome is settled under this one.
     pub renewed: Option<Box<Renewed>>,
-    /// It was claimed behind another of its ordering key, and counts no attempt until its turn comes.
-    pub was_behind: bool,
     /// Present while an outcome is on its way to the store: whether it counts as an attempt.
     pub ends_counted: Option<bool>,
     /// The claim that was waited for because it might have been why the lease was lost.
@@ -96,24 +94,19 @@ impl Slot {
         self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
     }
 
-    /// Whether a claim that finds these attempts has found the outcome that is on its way to be stored, or what
-    /// others have done since.
-    pub(super) fn is_back_with(&self, attempts: Attempts) -> bool {
-        let own = self.attempts();
+    /// Whether a claim that gets this has found the outcome that is on its way to be stored, or what others have
+    /// done since.
+    pub(super) fn is_back_with(&self, leased: &Leased) -> bool {
+        let (own, found) = (self.attempts(), leased.attempts);
         self.ends_counted.is_some_and(|is_counted| {
-            let is_handed_back = !is_counted && attempts.started == own.started;
-            is_handed_back || attempts.finished > own.finished || self.is_replayed_with(attempts)
+            let is_handed_back = !is_counted && found.started == own.started;
+            is_handed_back || found.finished > own.finished || self.is_replayed_in(leased)
         })
     }
 
-    /// Whether a claim that finds these attempts has found what an operator has replayed since it was claimed here. To
-    /// claim again after a lease ran out counts an attempt, unless the message was behind another. Then the two look
-    /// the same, and it is not taken for a replay.
-    pub(super) fn is_replayed_with(&self, attempts: Attempts) -> bool {
-        let own = self.attempts();
-        attempts.finished < own.finished
-            || attempts.started < own.started
-            || (!self.was_behind && attempts.started == own.started)
+    /// Whether a claim that gets this has found what an operator has replayed since it was claimed here.
+    pub(super) fn is_replayed_in(&self, leased: &Leased) -> bool {
+        leased.replays != self.context.leased().replays
     }
 
     /// Takes note of the outcome that is on its way to the store.
@@ -219,7 +212,7 @@ impl Table {
         let mut others = self.slots.iter().flatten();
         others.any(|other| {
             other.context.message().key() == key
-                && slot.is_back_with(other.context.attempts())
+                && slot.is_back_with(other.context.leased())
                 && other.lease().token > slot.lease().token
         })
     }

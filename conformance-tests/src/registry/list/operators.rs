@@ -9,6 +9,8 @@ macro_rules! operators {
             a_processed_message_can_be_replayed: "A processed message can be replayed.",
             a_discarded_message_can_be_replayed: "A discarded message can be replayed.",
             a_replay_resets_the_attempts: "A replay resets the attempts.",
+            a_lease_tells_how_often_its_message_was_replayed:
+                "A claim and a begin tell how often their message was replayed, whatever became of earlier leases.",
             a_replay_clears_the_result: "A replay clears the result of the earlier run, and its error.",
             a_record_keeps_its_last_worker:
                 "A record keeps who held it last, and has a time of its end just while it is final.",

@@ -338,6 +338,7 @@ macro_rules! work {
             what_is_not_due_ends_a_run: "A message that is not due ends a run.",
             what_blocks_ends_a_run: "A dead message that blocks ends a run.",
             final_messages_are_no_part_of_a_run: "A run passes over messages that are final.",
+            each_of_a_run_tells_its_replays: "Each message of a run tells how often it was replayed.",
             a_key_is_held_until_its_run_is_over: "Nothing else of an ordering key is claimed until the last of a run is settled.",
             a_run_is_settled_in_one_call_or_several: "A run is settled in one call, or message by message.",
             an_attempt_counts_when_its_turn_comes: "Behind the first of a run, an attempt counts when its turn comes.",

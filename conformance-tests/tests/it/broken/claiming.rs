@@ -100,3 +100,50 @@ impl Defect for TwoBeginners {
         }
     }
 }
+
+/// A lease says nothing of replays.
+pub(crate) struct ReplaysUntold;
+
+#[async_trait]
+impl Defect for ReplaysUntold {
+    async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
+        let mut claims = inner.claim(request).await?;
+        for leased in &mut claims.leased {
+            leased.replays = 0;
+        }
+        Ok(claims)
+    }
+}
+
+/// Only a claim says how often a message was replayed.
+pub(crate) struct ReplaysUntoldInline;
+
+#[async_trait]
+impl Defect for ReplaysUntoldInline {
+    async fn begin(
+        &self,
+        inner: &MemoryStore,
+        message: &Message,
+        terms: &LeaseTerms,
+    ) -> Result<Begun> {
+        let mut begun = inner.begin(message, terms).await?;
+        if let Begun::Run(leased) = &mut begun {
+            leased.replays = 0;
+        }
+        Ok(begun)
+    }
+}
+
+/// Those behind the first of a run are told as never replayed.
+pub(crate) struct ReplaysOfTheFirstOnly;
+
+#[async_trait]
+impl Defect for ReplaysOfTheFirstOnly {
+    async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
+        let mut claims = inner.claim(request).await?;
+        for leased in claims.leased.iter_mut().skip(1) {
+            leased.replays = 0;
+        }
+        Ok(claims)
+    }
+}

@@ -349,6 +349,7 @@ impl Defect for BeginsEarly {
                 until: now + terms.length(),
             },
             attempts: record.attempts,
+            replays: record.replays,
             accepted_at: record.accepted_at,
         })))
     }

@@ -3,7 +3,7 @@
 
 pub(crate) mod archiving;
 pub(crate) mod bulk;
-mod claiming;
+pub(crate) mod claiming;
 pub(crate) mod corners;
 pub(crate) mod corrupting;
 pub(crate) mod decided;

@@ -384,6 +384,39 @@ async fn what_is_replayed_before_its_outcome_is_answered_is_run() {
     }
 }
 
+/// The same, and another worker has had the replayed message and lost it before this one claims it: its attempts are
+/// then those of a lease that ran out.
+#[tokio::test(start_paused = true)]
+async fn what_is_replayed_and_lost_by_others_before_its_outcome_is_answered_is_run() {
+    let (spy, runs) = (spy(), Runs::default());
+    let message = in_order(0, "k");
+    spy.receive_all([message.clone()]).await;
+    spy.disturb("settle", Trouble::HoldAnswer);
+    let router = router(seen(&runs)).batches(Batches::up_to(10).runs(10));
+    let (processor, shutdown) = (
+        processor(&spy, router).build().unwrap(),
+        CancellationToken::new(),
+    );
+    let again = async {
+        eventually("settled", async || spy.count(State::Processed).await == 1).await;
+        spy.disturb("claim", Trouble::Hold);
+        let replayed = spy.inner.replay(message.key(), &Edit::default()).await;
+        assert_eq!(replayed.unwrap(), Intervention::Done);
+        let (other, lease) = (WorkerName::new("other").unwrap(), Duration::from_secs(1));
+        let taken = spy.inner.claim_for(&billing(), 1, lease, &other).await;
+        assert_eq!(taken.unwrap().leased.len(), 1);
+        spy.clock.advance(2 * lease);
+        spy.calm("claim");
+        eventually("leased", async || spy.count(State::Leased).await == 1).await;
+        spy.calm("settle");
+        eventually("settled", async || spy.count(State::Processed).await == 1).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), again);
+    assert_eq!(runs.all().concat(), ["0", "0"]);
+    assert_eq!(summary.unwrap().processed, 2);
+}
+
 /// The store's clock jumps, another worker handles what runs here, and an operator replays it.
 #[tokio::test(start_paused = true)]
 async fn a_replay_of_what_still_runs_here_is_run_behind_it() {
