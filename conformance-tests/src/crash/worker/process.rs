@@ -131,8 +131,8 @@ fn runs_of(leased: Vec<Leased>) -> Vec<VecDeque<Leased>> {
 }
 
 /// Works on the messages of a run in their order, and hands back what is behind one that has to come before them.
-/// When nobody knows whether one has ended, those behind it are left until their leases run out. Answers the
-/// settlements that are still to be made.
+/// When nobody knows whether one has ended, those behind it are left until their leases run out; so is, now and then,
+/// the rest of a run of several. Answers the settlements that are still to be made.
 async fn work_run(
     worker: &Worker,
     random: &mut fastrand::Rng,
@@ -161,12 +161,14 @@ async fn work_run(
                 let ahead = run.iter().map(|leased| &leased.lease);
                 let leases = worked_on.chain([&leased.lease]).chain(ahead).cloned();
                 if !extend(worker, &leases.collect::<Vec<_>>(), length).await? {
-                    // It is to end as it would have, to be told that it is lost.
+                    // Those behind are left. This one ends as it would have, and is told what it has lost.
                     run.clear();
                 }
             }
             // Stays away for longer than its lease: its work is another worker's by now.
             10 if leased.attempts.started < PATIENCE => tokio::time::sleep(length * 2).await,
+            // Leaves all that has not ended, as if it were killed.
+            11..14 if all > 1 && leased.attempts.started < PATIENCE => return Ok(Vec::new()),
             _ => {}
         }
         let settlement = Settlement {
