@@ -3,8 +3,8 @@
 use std::{collections::HashMap, error::Error as _, iter};
 
 use inbox_api::{
-    Begun, Claims, Extended, HandlerName, Key, Lease, Leased, Message, OrderingKey, Outcome,
-    Receipt, Settled, Settlement, State, duration_micros, error_text,
+    AfterDead, Begun, Claims, Extended, HandlerName, Key, Lease, Leased, Message, OrderingKey,
+    Outcome, Receipt, Settled, Settlement, State, duration_micros, error_text,
 };
 use serde::{Deserialize, Serialize};
 
@@ -39,6 +39,8 @@ pub enum Ending {
     Retry(u64),
     /// [`Outcome::Dead`], not blocking its ordering key.
     Dead,
+    /// [`Outcome::Dead`], blocking its ordering key, if it has one.
+    Block,
     /// [`Outcome::Release`].
     Release,
     /// [`Outcome::Defer`], by so many microseconds.
@@ -50,7 +52,10 @@ impl Ending {
         match outcome {
             Outcome::Processed { .. } => Self::Processed,
             Outcome::Retry { after, .. } => Self::Retry(duration_micros(*after).unsigned_abs()),
-            Outcome::Dead { .. } => Self::Dead,
+            Outcome::Dead { after, .. } => match after {
+                AfterDead::Continue => Self::Dead,
+                AfterDead::Block => Self::Block,
+            },
             Outcome::Release => Self::Release,
             Outcome::Defer { after, .. } => Self::Defer(duration_micros(*after).unsigned_abs()),
         }
@@ -62,9 +67,21 @@ impl Ending {
         matches!(self, Self::Release | Self::Defer(_))
     }
 
+    /// Whether the message is dead afterwards.
+    #[must_use]
+    pub fn is_dead(self) -> bool {
+        matches!(self, Self::Dead | Self::Block)
+    }
+
     /// Whether nothing further may happen to the message afterwards.
     #[must_use]
     pub fn is_final(self) -> bool {
+        self == Self::Processed || self.is_dead()
+    }
+
+    /// Whether the next message of the ordering key has its turn afterwards.
+    #[must_use]
+    pub fn lets_the_next_through(self) -> bool {
         matches!(self, Self::Processed | Self::Dead)
     }
 }
@@ -112,6 +129,8 @@ pub enum Asked {
         handlers: Vec<HandlerName>,
         /// At most so many messages.
         limit: u32,
+        /// At most so many of one ordering key.
+        run_limit: u32,
         /// The leases' length in microseconds.
         length: u64,
     },
@@ -216,7 +235,7 @@ pub enum Answered {
     Begun(Beginning),
     /// Of a claim.
     Claims {
-        /// The messages it got.
+        /// The messages it got, in the order of the answer. Those of one ordering key are a run.
         granted: Vec<Granted>,
         /// How many rows it reported as corrupt.
         corrupt: usize,

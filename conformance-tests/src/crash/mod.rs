@@ -1,14 +1,14 @@
 //! Crash runs: worker processes on one inbox, killed with SIGKILL again and again, and a check of
 //! all that they did.
 //!
-//! [`main`] makes a whole program of it. Several worker processes receive, inline or not, and process on one
-//! inbox. An operator replays and discards what is dead, and purges what is old. The orchestrator kills them, one
-//! after the other, at every [`Point`] of their work and at random times, starts others in their place, and does
-//! every [`Fault`] to the server now and then, if there is one. Every worker writes the start and the answer of each
-//! call to a log that survives it. When
-//! there were enough kills and operations, the last workers finish what is left, every message is
-//! sent once more, and [`check`] judges the merged [`History`] and the final listing by every
-//! [`Rule`]. A broken rule is printed with the history of the messages concerned.
+//! [`main`] makes a whole program of it. Several worker processes receive, inline or not, and process on one inbox,
+//! in runs too where the store hands those out. An operator replays and discards what is dead, which may block its
+//! ordering key, and purges what is old. The orchestrator kills them, one after the other, at every [`Point`] of
+//! their work and at random times, starts others in their place, and does every [`Fault`] to the server now and
+//! then, if there is one. Every worker writes the start and the answer of each call to a log that survives it. When
+//! there were enough kills and operations, the last workers finish what is left, with an operator who discards what
+//! blocks others, every message is sent once more, and [`check`] judges the merged [`History`] and the final
+//! listing by every [`Rule`]. A broken rule is printed with the history of the messages concerned.
 //!
 //! A store whose harness offers transactions is run twice: in [`Mode::Plain`], and in
 //! [`Mode::Transactional`], where every processed message's effect is written in the transaction

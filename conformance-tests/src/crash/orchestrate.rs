@@ -103,6 +103,7 @@ pub(crate) async fn run(
     let possible = site.faults().iter();
     let wanted = possible.filter(|fault| options.only.is_none_or(|only| only == **fault));
     let faults = wanted.map(|fault| (*fault, 0)).collect();
+    let kills = points(mode, opened.inbox.capabilities().runs);
     let mut run = Run {
         options,
         site: &*site,
@@ -112,7 +113,7 @@ pub(crate) async fn run(
         looked_at: 0,
         next_number: 0,
         sent_at: VecDeque::new(),
-        kills: points(mode),
+        kills,
         faults,
         left_out: Fault::ALL.to_vec(),
         faults_ended: Vec::new(),
@@ -182,10 +183,13 @@ fn purged(history: &History) -> u64 {
     answers.sum()
 }
 
-fn points(mode: Mode) -> Vec<(Point, u64)> {
+fn points(mode: Mode, runs: bool) -> Vec<(Point, u64)> {
     let mut points = [&Point::RECEIVER[..], &Point::PROCESSOR, &Point::OPERATOR].concat();
     if mode == Mode::Transactional {
         points.extend(Point::TRANSACTION);
+    }
+    if runs {
+        points.extend(Point::RUNS);
     }
     points.sort_unstable();
     points.dedup();
@@ -348,10 +352,13 @@ impl Run<'_> {
         self.next_number
     }
 
-    /// Lets the processors finish everything that others have left to them; answers how many messages they did not.
+    /// Lets the processors finish everything that others have left to them, and an operator free what is blocked;
+    /// answers how many messages they did not.
     async fn drain(&mut self) -> Result<u64, BoxError> {
         self.pool.finish(Role::Receiver, &mut self.history).await?;
+        // Whatever it was about to replay is among the backlog then.
         self.pool.finish(Role::Operator, &mut self.history).await?;
+        self.pool.add(Role::LastOperator, &mut self.random).await?;
         let mut progress = (u64::MAX, Instant::now());
         let left = loop {
             // The last kill may have been the server's, so that an answer may be late.
@@ -370,7 +377,9 @@ impl Run<'_> {
             self.pool.follow(&mut self.history)?;
             tokio::time::sleep(TICK * 4).await;
         };
-        self.pool.finish(Role::Processor, &mut self.history).await?;
+        for role in [Role::LastOperator, Role::Processor] {
+            self.pool.finish(role, &mut self.history).await?;
+        }
         Ok(left)
     }
 

@@ -27,6 +27,8 @@ pub enum Point {
     AfterClaim,
     /// The handler is at work.
     DuringHandler,
+    /// Messages of a run are handled, and others of it have not been begun.
+    WithinRun,
     /// The handler is done, the store knows nothing.
     BeforeSettle,
     /// The store is at it.
@@ -77,6 +79,9 @@ impl Point {
     pub(crate) const TRANSACTION: [Self; 3] =
         [Self::BeforeCommit, Self::DuringCommit, Self::AfterCommit];
 
+    /// The further point of a worker that gets runs.
+    pub(crate) const RUNS: [Self; 1] = [Self::WithinRun];
+
     /// The points of an operator.
     pub(crate) const OPERATOR: [Self; 5] = [
         Self::DuringChange,
@@ -110,6 +115,7 @@ impl Point {
             Self::DuringClaim => "during claim",
             Self::AfterClaim => "after claim",
             Self::DuringHandler => "during the handler",
+            Self::WithinRun => "within a run",
             Self::BeforeSettle => "before settle",
             Self::DuringSettle => "during settle",
             Self::AfterSettle => "after settle",

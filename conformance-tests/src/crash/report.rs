@@ -1,10 +1,16 @@
 //! What a run prints.
 
-use std::{fmt::Write as _, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt::Write as _,
+    time::Duration,
+};
+
+use inbox_api::Key;
 
 use super::{
     check::{Rule, TOLD},
-    history::{Answered, Asked, Beginning, Call, Change, Kept, Received},
+    history::{Answered, Asked, Beginning, Call, Change, Granted, Held, Kept, Received},
     orchestrate::Outcome,
 };
 
@@ -36,15 +42,41 @@ struct Counts {
     extended: u64,
     replayed: u64,
     discarded: u64,
+    runs: u64,
+    in_runs: u64,
+    /// Runs of which not every message was settled, or tried to be, under its lease of the run.
+    runs_left: u64,
 }
 
 impl Counts {
     fn of(calls: &[Call]) -> Self {
         let mut counts = Self::default();
+        let settles = calls.iter().filter_map(|call| match &call.asked {
+            Asked::Settle { endings, .. } => Some(endings),
+            _ => None,
+        });
+        let settled: HashSet<_> = settles.flatten().map(|ended| lease(&ended.held)).collect();
         for call in calls {
             counts.add(call);
+            if let Some(Answered::Claims { granted, .. }) = &call.answered {
+                counts.add_runs(granted, &settled);
+            }
         }
         counts
+    }
+
+    fn add_runs(&mut self, granted: &[Granted], settled: &HashSet<(&Key, i64)>) {
+        let mut runs: HashMap<_, Vec<&Granted>> = HashMap::new();
+        for one in granted.iter().filter(|one| one.ordering_key.is_some()) {
+            let ordering_key = (&one.held.key.handler, &one.ordering_key);
+            runs.entry(ordering_key).or_default().push(one);
+        }
+        for run in runs.into_values().filter(|run| run.len() > 1) {
+            self.runs += 1;
+            self.in_runs += run.len() as u64;
+            let ended = |one: &&Granted| settled.contains(&lease(&one.held));
+            self.runs_left += u64::from(!run.iter().all(ended));
+        }
     }
 
     fn add(&mut self, call: &Call) {
@@ -87,6 +119,10 @@ impl Counts {
             }
         }
     }
+}
+
+fn lease(held: &Held) -> (&Key, i64) {
+    (&held.key, held.token)
 }
 
 /// The report of one mode.
@@ -169,6 +205,13 @@ pub(crate) fn text(outcome: &Outcome) -> String {
             counts.extended,
             counts.lost,
             outcome.crashes
+        ),
+    );
+    line(
+        "runs",
+        format!(
+            "{} of several messages, {} in all; {} left before their end",
+            counts.runs, counts.in_runs, counts.runs_left
         ),
     );
     line(

@@ -72,10 +72,20 @@ impl WorkerPool {
             false => Role::Processor,
         });
         for role in roles.chain([Role::Operator]) {
-            let process = pool.spawn(role, 0, random).await?;
-            pool.processes.push(process);
+            pool.add(role, random).await?;
         }
         Ok(pool)
+    }
+
+    /// Starts one more worker, which sends nothing.
+    pub(crate) async fn add(
+        &mut self,
+        role: Role,
+        random: &mut fastrand::Rng,
+    ) -> Result<(), BoxError> {
+        let process = self.spawn(role, 0, random).await?;
+        self.processes.push(process);
+        Ok(())
     }
 
     async fn spawn(
@@ -198,9 +208,11 @@ impl WorkerPool {
         let comes_by = |process: &Process| match process.role {
             Role::Receiver => Point::RECEIVER.contains(&point),
             Role::Processor => {
-                Point::PROCESSOR.contains(&point) || Point::TRANSACTION.contains(&point)
+                Point::PROCESSOR.contains(&point)
+                    || Point::TRANSACTION.contains(&point)
+                    || Point::RUNS.contains(&point)
             }
-            Role::Operator => Point::OPERATOR.contains(&point),
+            Role::Operator | Role::LastOperator => Point::OPERATOR.contains(&point),
         };
         let candidates: Vec<usize> = (0..self.processes.len())
             .filter(|index| self.processes.get(*index).is_some_and(comes_by))

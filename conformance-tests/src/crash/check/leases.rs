@@ -31,10 +31,10 @@ impl Checker<'_> {
         for (index, later) in grants.iter().enumerate().skip(1) {
             let earlier = grants.get(..index).unwrap_or_default();
             let broken = earlier.iter().find_map(|earlier| {
-                let left = self.certainly_left(key, story, stories, earlier, later)?;
+                let left = self.certainly_left((key, story), stories, earlier, later)?;
                 // They may have been given out the other way round.
                 if later.start <= earlier.end {
-                    self.certainly_left(key, story, stories, later, earlier)?;
+                    self.certainly_left((key, story), stories, later, earlier)?;
                 }
                 Some(format!(
                     "token {} was given out while token {} was valid for another {} ms at least",
@@ -47,12 +47,11 @@ impl Checker<'_> {
         }
     }
 
-    /// For how long the lease of `first` was still valid for certain, by the store's clock, when `second` was given
-    /// out, if it was and `second` came after it.
-    fn certainly_left(
+    /// For how long the message's lease of `first` was still valid for certain, by the store's clock, when `second`, of
+    /// this message or another, was given out, if it was and `second` came after it.
+    pub(super) fn certainly_left(
         &self,
-        key: &Key,
-        story: &Story,
+        (key, story): (&Key, &Story),
         stories: &Stories<'_>,
         first: &Grant,
         second: &Grant,
@@ -60,11 +59,15 @@ impl Checker<'_> {
         let settled = story.settles.iter().any(|settle| {
             settle.token == first.token && settle.may_be_done() && settle.start <= second.end
         });
-        if settled {
+        if settled || self.may_have_lost_its_run(story, stories, first.token, second.end) {
             return None;
         }
         // If the lease may have gone to another in between, its end may have come then, and the clock gone back since.
-        let tokens = [first.token, second.token];
+        let is_second = |one: &Grant| one.token == second.token && one.end == second.end;
+        let tokens = match story.grants.iter().any(is_second) {
+            true => [first.token, second.token],
+            false => [first.token; 2],
+        };
         let between = first.start..=second.end;
         let from = match stories.may_be_leased(key, story, tokens, between) {
             true => first.start.min(second.start),
@@ -76,7 +79,7 @@ impl Checker<'_> {
     }
 
     /// What the store's clock shows at least when the lease runs out, as far as that is decided by `until`.
-    fn certain_end(&self, story: &Story, grant: &Grant, until: u64) -> i64 {
+    pub(super) fn certain_end(&self, story: &Story, grant: &Grant, until: u64) -> i64 {
         // What has set the lease's end, or may have: from when to when, and for how long.
         let mut writes = vec![(grant.start, Some(grant.end), grant.length)];
         for extension in &story.extensions {
@@ -137,51 +140,37 @@ impl Checker<'_> {
                 started: grant.started,
                 finished: grant.finished,
             };
-            let possible = Possible::until(key, story, stories, Some(grant));
+            let possible = self.possible_attempts(key, story, stories, Some(grant));
             self.judge(Rule::AttemptsCounted, &[key], possible.broken_by(reported));
         }
         let record = story
             .listed
             .and_then(|place| self.evidence.listing.get(place));
         if let Some(record) = record {
-            let possible = Possible::until(key, story, stories, None);
+            let possible = self.possible_attempts(key, story, stories, None);
             let broken = possible.broken_by(record.attempts);
             self.judge(Rule::AttemptsCounted, &[key], broken);
         }
     }
-}
 
-/// Which numbers of attempts agree with what is known.
-struct Possible {
-    started: (u64, u64),
-    finished: (u64, u64),
-}
-
-impl Possible {
-    /// At the moment of the claim `last`, or at the end.
-    fn until(key: &Key, story: &Story, stories: &Stories<'_>, last: Option<&Grant>) -> Self {
+    /// Which numbers of attempts agree with what is known, at the moment of the claim `last`, or at the end.
+    fn possible_attempts(
+        &self,
+        key: &Key,
+        story: &Story,
+        stories: &Stories<'_>,
+        last: Option<&Grant>,
+    ) -> Possible {
         let before = |token: i64| last.is_none_or(|last| token < last.token);
-        let claims = story
-            .grants
-            .iter()
-            .filter(|grant| before(grant.token))
-            .count() as u64
-            + u64::from(last.is_some());
+        let until = last.map_or(u64::MAX, |last| last.end);
         // Claims of which nobody knows what they got.
         let first = story.sent().unwrap_or(0).saturating_sub(AFTERLIFE);
-        let until = last.map_or(u64::MAX, |last| last.end);
-        let unknown = stories
-            .unknown_claims
-            .iter()
-            .filter(|claim| {
-                (first..until).contains(&claim.start) && claim.handlers.contains(&key.handler)
-            })
-            .count() as u64;
+        let claims = stories.unknown_claims.iter().filter(|claim| {
+            (first..until).contains(&claim.start) && claim.handlers.contains(&key.handler)
+        });
         let begins = story.unknown_begins();
-        let unknown = unknown
-            + begins
-                .filter(|start| (first..until).contains(start))
-                .count() as u64;
+        let begins = begins.filter(|start| (first..until).contains(start));
+        let unknown = (claims.count() + begins.count()) as u64;
         // A settlement may be repeated; it counts once for its token.
         let mut by_token: BTreeMap<i64, &Settle> = BTreeMap::new();
         for settle in &story.settles {
@@ -197,25 +186,48 @@ impl Possible {
                 }
             }
         }
-        let count = |release: bool, done: bool| {
-            by_token
-                .values()
-                .filter(|settle| {
-                    settle.ending.is_uncounted() == release && settle.answer.is_some() == done
-                })
-                .count() as u64
+        let of_last = u64::from(last.is_some());
+        let mut started = (of_last, of_last + unknown);
+        for grant in story.grants.iter().filter(|grant| before(grant.token)) {
+            let turn = self.turn_in_run(story, stories, grant, last);
+            let settle = by_token.get(&grant.token);
+            let settle = settle.map(|one| (one.ending.is_uncounted(), one.answer.is_some()));
+            // Whatever is settled has had its turn.
+            let (least, most) = match settle {
+                None => turn,
+                Some((true, true)) => (0, 0),
+                Some((true, false)) => (0, turn.1),
+                Some((false, true)) => (1, 1),
+                Some((false, false)) => (turn.0, 1),
+            };
+            started = (started.0 + least, started.1 + most);
+        }
+        let granted = |token: &i64| story.grants.iter().any(|grant| grant.token == *token);
+        let count = |is_counted: &dyn Fn(&Settle) -> bool| {
+            by_token.values().filter(|one| is_counted(one)).count() as u64
         };
-        let (released, perhaps_released) = (count(true, true), count(true, false));
-        let (finished, perhaps_finished) = (count(false, true), count(false, false));
-        Self {
-            started: (
-                claims.saturating_sub(released + perhaps_released),
-                (claims + unknown).saturating_sub(released),
-            ),
+        let released = by_token
+            .iter()
+            .filter(|(token, one)| {
+                !granted(token) && one.ending.is_uncounted() && one.answer.is_some()
+            })
+            .count() as u64;
+        let finished = count(&|one| !one.ending.is_uncounted() && one.answer.is_some());
+        let perhaps_finished = count(&|one| !one.ending.is_uncounted() && one.answer.is_none());
+        Possible {
+            started: (started.0, started.1.saturating_sub(released)),
             finished: (finished, finished + perhaps_finished),
         }
     }
+}
 
+/// Which numbers of attempts agree with what is known.
+struct Possible {
+    started: (u64, u64),
+    finished: (u64, u64),
+}
+
+impl Possible {
     fn broken_by(&self, reported: Attempts) -> Option<String> {
         for (what, seen, (least, most)) in [
             ("started", reported.started, self.started),

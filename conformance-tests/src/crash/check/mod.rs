@@ -11,6 +11,7 @@ mod leases;
 mod ordering;
 mod purges;
 mod receiving;
+mod runs;
 mod settling;
 mod show;
 mod story;
@@ -50,10 +51,11 @@ pub enum Rule {
     OneHolder,
     /// Of two claims of a key, the later has the greater token.
     TokensGrow,
-    /// A settlement that was answered with `Done` had the newest token.
+    /// A settlement or extension that was answered with `Done` had the newest token, and in a run nobody else had
+    /// taken a message before it.
     Fenced,
-    /// A lease is lost only to a worker that claimed the message, or an operator who changed it or purged what had been
-    /// settled.
+    /// A lease is lost only to a worker that claimed the message, or one before it in its run, or an operator who
+    /// changed it or purged what had been settled.
     LostToNobody,
     /// A message ends in the state that its settlement gave it, or an operator.
     SettledState,
@@ -63,12 +65,20 @@ pub enum Rule {
     FinalStaysFinal,
     /// A message that is to be retried, or was deferred, is not handed out before it is due.
     RetryWaits,
-    /// Every claim counts as an attempt started, unless it was released or deferred, and every other
-    /// outcome as one finished; nothing else does. Messages that an operator may have replayed are not judged,
-    /// as their attempts begin again.
+    /// Every claim counts as an attempt started, unless it was released or deferred or the message's turn in its run
+    /// never came, and every other outcome as one finished; nothing else does. Messages that an operator may have
+    /// replayed are not judged, as their attempts begin again.
     AttemptsCounted,
-    /// A message is not handed out while an earlier one of its ordering key is unfinished.
+    /// A message is not handed out while an earlier one of its ordering key is unfinished, unless with it and behind
+    /// it.
     HandedOutInOrder,
+    /// A message is not handed out while an earlier one of its ordering key is dead and blocks it.
+    BlockedKeyWaits,
+    /// Two messages of one ordering key are leased at the same moment only if one claim got both.
+    OneRunAtATime,
+    /// The messages of one ordering key that a claim gets stand together, are no more than were asked for, and none
+    /// of several has an attempt that ended without an outcome.
+    RunsAsAsked,
     /// Messages of one ordering key are finished in order.
     CompletedInOrder,
     /// The inbox lists messages in the order in which they were accepted.
@@ -82,7 +92,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 22] = [
         Self::AcceptedOnce,
         Self::DuplicateHasAnOriginal,
         Self::NothingLost,
@@ -98,6 +108,9 @@ impl Rule {
         Self::RetryWaits,
         Self::AttemptsCounted,
         Self::HandedOutInOrder,
+        Self::BlockedKeyWaits,
+        Self::OneRunAtATime,
+        Self::RunsAsAsked,
         Self::CompletedInOrder,
         Self::ListedInOrder,
         Self::EffectsOnce,
@@ -123,6 +136,9 @@ impl Rule {
             Self::RetryWaits => "retry-waits",
             Self::AttemptsCounted => "attempts-counted",
             Self::HandedOutInOrder => "handed-out-in-order",
+            Self::BlockedKeyWaits => "blocked-key-waits",
+            Self::OneRunAtATime => "one-run-at-a-time",
+            Self::RunsAsAsked => "runs-as-asked",
             Self::CompletedInOrder => "completed-in-order",
             Self::ListedInOrder => "listed-in-order",
             Self::EffectsOnce => "effects-once",
@@ -211,6 +227,7 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     checker.leases();
     checker.settling();
     checker.ordering();
+    checker.runs();
     checker.effects();
     checker.errors();
     checker.findings

@@ -4,8 +4,11 @@ use std::collections::{BTreeMap, HashMap};
 
 use inbox_api::{HandlerName, Key, OrderingKey};
 
-use super::{Checker, Rule, story::Story};
-use crate::crash::history::Received;
+use super::{
+    Checker, Rule,
+    story::{Stories, Story},
+};
+use crate::crash::history::{Change, Ending, Received};
 
 impl<'a> Checker<'a> {
     pub(super) fn ordering(&mut self) {
@@ -31,7 +34,9 @@ impl<'a> Checker<'a> {
             }
         }
         for chain in chains.values() {
-            self.chain(chain);
+            self.chain(chain, &stories);
+            self.blocked(chain, &stories);
+            self.one_run_at_a_time(chain, &stories);
         }
         self.stories = stories;
     }
@@ -82,7 +87,18 @@ impl<'a> Checker<'a> {
     }
 
     /// The messages of one ordering key.
-    fn chain(&mut self, chain: &[(&Key, &Story)]) {
+    fn chain(&mut self, chain: &[(&Key, &Story)], stories: &Stories<'_>) {
+        // Before that, nothing behind it may have been handed out or finished.
+        let until: HashMap<&Key, u64> = chain
+            .iter()
+            .map(|(key, story)| {
+                (
+                    *key,
+                    stories.holds_its_ordering_key_until(story, &self.clock),
+                )
+            })
+            .collect();
+        let holds_at = |key: &Key, moment| until.get(key).is_some_and(|until| *until > moment);
         for (key, story) in chain {
             let earlier = || {
                 let others = chain.iter();
@@ -90,9 +106,10 @@ impl<'a> Checker<'a> {
             };
             for grant in &story.grants {
                 // An earlier one that was there when this was handed out, and was not final.
-                let overtaken = earlier().find(|(_, earlier)| {
+                let overtaken = earlier().find(|(key, earlier)| {
                     earlier.stored().is_some_and(|stored| stored < grant.start)
-                        && earlier.unfinished_until() > grant.end
+                        && holds_at(key, grant.end)
+                        && !grant.is_behind_in_run(earlier)
                 });
                 let keys: Vec<&Key> = overtaken
                     .map(|(earlier, _)| *earlier)
@@ -114,9 +131,8 @@ impl<'a> Checker<'a> {
                 .filter_map(|settle| settle.done().map(|end| (settle.start, end)))
                 .min_by_key(|(_, end)| *end);
             if let Some((start, end)) = done {
-                let overtaken = earlier().find(|(_, earlier)| {
-                    earlier.stored().is_some_and(|stored| stored < start)
-                        && earlier.unfinished_until() > end
+                let overtaken = earlier().find(|(key, earlier)| {
+                    earlier.stored().is_some_and(|stored| stored < start) && holds_at(key, end)
                 });
                 let keys: Vec<&Key> = overtaken
                     .map(|(earlier, _)| *earlier)
@@ -126,6 +142,44 @@ impl<'a> Checker<'a> {
                 let broken =
                     overtaken.map(|_| "the second was finished before the first".to_owned());
                 self.judge(Rule::CompletedInOrder, &keys, broken);
+            }
+        }
+    }
+
+    /// What is behind one that is dead and blocks the ordering key waits until an operator replays, discards or
+    /// purges that.
+    fn blocked(&mut self, chain: &[(&Key, &Story)], stories: &Stories<'_>) {
+        for (key, story) in chain {
+            let blocking = story
+                .settles
+                .iter()
+                .filter(|one| one.ending == Ending::Block);
+            for (settle, done) in blocking.filter_map(|one| Some((one, one.done()?))) {
+                let died = story.first_settled(settle.token);
+                let others = chain.iter();
+                let behind = others.filter(|(_, other)| was_accepted_before(story, other));
+                let behind: Vec<_> = behind.collect();
+                if behind.is_empty() {
+                    continue;
+                }
+                let mut grants = behind.iter().flat_map(|(behind, other)| {
+                    let grants = other.grants.iter().filter(|grant| grant.start > done);
+                    grants.map(move |grant| (*behind, grant))
+                });
+                let is_freed_by = |end| {
+                    story.may_be_changed(died..end, Change::Replay)
+                        || story.may_be_changed(died..end, Change::Discard)
+                        || stories.may_be_purged(story, &self.clock, end)
+                };
+                let passed = grants.find(|(_, grant)| !is_freed_by(grant.end));
+                let keys: Vec<&Key> = std::iter::once(*key)
+                    .chain(passed.map(|(behind, _)| behind))
+                    .collect();
+                let broken = passed.map(|(_, grant)| {
+                    let token = grant.token;
+                    format!("the second was handed out with token {token} while the first was dead and blocked it")
+                });
+                self.judge(Rule::BlockedKeyWaits, &keys, broken);
             }
         }
     }

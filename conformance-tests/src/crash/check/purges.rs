@@ -92,6 +92,17 @@ impl Stories<'_> {
         })
     }
 
+    /// When purges began that may have deleted the message as a dead one.
+    pub(super) fn purged_from(&self, story: &Story, clock: &Clock) -> impl Iterator<Item = u64> {
+        let purges = self.purges.iter();
+        let of_dead = purges.filter(|one| one.may_have_deleted() && one.state == State::Dead);
+        let may_take = move |purge: &&Purge| {
+            let mut since = story.may_have_become(State::Dead);
+            since.any(|since| purge.may_take(&since, u64::MAX, clock))
+        };
+        of_dead.filter(may_take).map(|purge| purge.start)
+    }
+
     /// Whether the message may have been accepted again, as a new one, after a purge.
     fn may_be_new(&self, story: &Story, clock: &Clock) -> bool {
         let received = story

@@ -39,6 +39,7 @@ impl Checker<'_> {
                     self.judge(Rule::StateHasACause, &[key], broken);
                 }
             }
+            self.extending(key, story, &stories);
             for intervention in &story.interventions {
                 self.intervention(key, story, intervention, state);
             }
@@ -49,10 +50,7 @@ impl Checker<'_> {
     fn fencing(&mut self, key: &Key, story: &Story, stories: &Stories<'_>, settle: &Settle) {
         match settle.answer {
             Some((_, Kept::Done)) => {
-                let newer = story
-                    .grants
-                    .iter()
-                    .find(|grant| grant.token > settle.token && grant.end < settle.start);
+                let newer = story.newer_grant(settle.token, settle.start);
                 let broken = newer.map(|newer| {
                     format!(
                         "token {} settled it although token {} had been given out",
@@ -60,10 +58,21 @@ impl Checker<'_> {
                     )
                 });
                 self.judge(Rule::Fenced, &[key], broken);
+                let taken = stories.taken_before_in_run(story, settle.token, settle.start);
+                // Or it was settled before that, and this is a repetition.
+                let taken = taken.filter(|(_, taken)| {
+                    !story.settles.iter().any(|other| {
+                        other.token == settle.token
+                            && other.may_be_done()
+                            && other.start <= taken.end
+                    })
+                });
+                self.fenced_in_run(key, settle.token, "settled", taken);
             }
             Some((end, Kept::LeaseLost)) => {
                 // Or it was settled before, and has been purged since.
                 let has_cause = has_rival(key, story, stories, settle.token, end)
+                    || self.may_have_lost_its_run(story, stories, settle.token, end)
                     || stories.may_be_purged(story, &self.clock, end);
                 let broken = (!has_cause).then(|| {
                     let token = settle.token;
@@ -72,6 +81,24 @@ impl Checker<'_> {
                 self.judge(Rule::LostToNobody, &[key], broken);
             }
             _ => {}
+        }
+    }
+
+    fn extending(&mut self, key: &Key, story: &Story, stories: &Stories<'_>) {
+        for extension in &story.extensions {
+            if let Some((_, Kept::Done)) = extension.answer {
+                let (token, start) = (extension.token, extension.start);
+                let newer = story.newer_grant(token, start);
+                let broken = newer.map(|newer| {
+                    let newer = newer.token;
+                    format!(
+                        "token {token} extended its lease although token {newer} had been given out"
+                    )
+                });
+                self.judge(Rule::Fenced, &[key], broken);
+                let taken = stories.taken_before_in_run(story, token, start);
+                self.fenced_in_run(key, token, "extended its lease", taken);
+            }
         }
     }
 
@@ -90,7 +117,7 @@ impl Checker<'_> {
         let ends = story.interventions.iter().filter_map(Intervention::made);
         let changes = ends.filter(|end| *end <= made).count();
         let deaths = story.settles.iter().filter(|settle| {
-            settle.ending == Ending::Dead && settle.may_be_done() && settle.start < made
+            settle.ending.is_dead() && settle.may_be_done() && settle.start < made
         });
         let deaths: HashSet<i64> = deaths.map(|settle| settle.token).collect();
         let broken = (changes > deaths.len()).then(|| {
@@ -127,13 +154,7 @@ impl Checker<'_> {
     ) {
         let Some(done) = settle.done() else { return };
         // A repetition changes nothing, so the first time counts.
-        let first = story
-            .settles
-            .iter()
-            .filter(|other| other.token == settle.token)
-            .map(|other| other.start)
-            .min()
-            .unwrap_or(settle.start);
+        let first = story.first_settled(settle.token);
         if let (Some(state), Some(expected)) = (state, state_after(settle.ending)) {
             let changed = expected == State::Dead
                 && (story.may_be_changed(first..u64::MAX, Change::Replay)
@@ -144,8 +165,9 @@ impl Checker<'_> {
         }
         for grant in story.grants.iter().filter(|grant| grant.start > done) {
             match settle.ending {
-                Ending::Dead if story.may_be_changed(first..grant.end, Change::Replay) => {}
-                Ending::Processed | Ending::Dead => {
+                Ending::Dead | Ending::Block
+                    if story.may_be_changed(first..grant.end, Change::Replay) => {}
+                Ending::Processed | Ending::Dead | Ending::Block => {
                     let token = grant.token;
                     let what = format!("was handed out with token {token} after it was final");
                     self.judge(Rule::FinalStaysFinal, &[key], Some(what));
@@ -193,7 +215,7 @@ fn has_cause(story: &Story, state: State) -> bool {
 pub(super) fn state_after(ending: Ending) -> Option<State> {
     match ending {
         Ending::Processed => Some(State::Processed),
-        Ending::Dead => Some(State::Dead),
+        Ending::Dead | Ending::Block => Some(State::Dead),
         Ending::Retry(_) | Ending::Release | Ending::Defer(_) => None,
     }
 }

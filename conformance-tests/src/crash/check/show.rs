@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use inbox_api::Key;
 
 use super::Evidence;
-use crate::crash::history::{Answered, Asked, Beginning, Call, Change, Ending, History};
+use crate::crash::history::{Answered, Asked, Beginning, Call, Change, Ending, Granted, History};
 
 /// The time from which shown times count.
 pub(super) fn origin(history: &History) -> u64 {
@@ -164,13 +164,17 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
         }
         Asked::Claim { length, .. } => {
             if let Some(Answered::Claims { granted, .. }) = &call.answered {
-                for granted in granted.iter().filter(|granted| granted.held.key == *key) {
+                for (place, one) in granted.iter().enumerate() {
+                    if one.held.key != *key {
+                        continue;
+                    }
                     told.push(format!(
-                        "claim for {} ms -> token {}, attempt {} ({} finished)",
+                        "claim for {} ms -> token {}, attempt {} ({} finished){}",
                         length / 1000,
-                        granted.held.token,
-                        granted.started,
-                        granted.finished
+                        one.held.token,
+                        one.started,
+                        one.finished,
+                        within_run(granted, place)
                     ));
                 }
             }
@@ -187,6 +191,7 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
                     Ending::Retry(micros) => format!("retry in {} ms", micros / 1000),
                     Ending::Processed => "processed".to_owned(),
                     Ending::Dead => "dead".to_owned(),
+                    Ending::Block => "dead, blocking its ordering key".to_owned(),
                     Ending::Release => "release".to_owned(),
                     Ending::Defer(micros) => format!("defer by {} ms", micros / 1000),
                 };
@@ -242,6 +247,26 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
 /// The answer for one message; a store that gives too few has given none.
 fn answer<T: std::fmt::Debug>(answer: Option<&T>) -> String {
     answer.map_or_else(|| "no answer".to_owned(), |answer| format!("{answer:?}"))
+}
+
+/// Which of how many of its ordering key it is in a claim's answer, if there are several.
+fn within_run(granted: &[Granted], place: usize) -> String {
+    let of_its_key = |one: &Granted| {
+        granted.get(place).is_some_and(|this| {
+            this.ordering_key.is_some()
+                && one.ordering_key == this.ordering_key
+                && one.held.key.handler == this.held.key.handler
+        })
+    };
+    let before = granted.iter().take(place).filter(|one| of_its_key(one));
+    let (before, all) = (
+        before.count(),
+        granted.iter().filter(|one| of_its_key(one)).count(),
+    );
+    match all {
+        0 | 1 => String::new(),
+        _ => format!(", number {} of a run of {all}", before + 1),
+    }
 }
 
 fn within(transaction: bool) -> &'static str {

@@ -7,7 +7,7 @@ use std::{
 
 use inbox_api::{HandlerName, Key, OrderingKey, Record, State};
 
-use super::{clock::Clock, purges::Purge};
+use super::{clock::Clock, purges::Purge, runs::InRun};
 use crate::crash::history::{
     Answered, Asked, Beginning, Call, Change, Ending, Granted, History, Kept, Received,
 };
@@ -46,6 +46,8 @@ pub(super) struct Grant {
     pub(super) token: i64,
     pub(super) started: u32,
     pub(super) finished: u32,
+    /// Where it stands among others of its ordering key that the same claim got.
+    pub(super) in_run: Option<InRun>,
 }
 
 /// A settlement.
@@ -158,6 +160,19 @@ impl Story {
             || self.grants.iter().any(|grant| grant.start > moment)
     }
 
+    /// When the lease of this token may first have been settled.
+    pub(super) fn first_settled(&self, token: i64) -> u64 {
+        let settles = self.settles.iter();
+        let of_token = settles.filter(|settle| settle.token == token);
+        of_token.map(|settle| settle.start).min().unwrap_or(0)
+    }
+
+    /// A lease with a greater token that had been given out before.
+    pub(super) fn newer_grant(&self, token: i64, before: u64) -> Option<&Grant> {
+        let mut grants = self.grants.iter();
+        grants.find(|grant| grant.token > token && grant.end < before)
+    }
+
     /// When the begins began of which nobody knows whether they got it.
     pub(super) fn unknown_begins(&self) -> impl Iterator<Item = u64> {
         let unknown = self.begins.iter().filter(|begin| begin.answer.is_none());
@@ -171,17 +186,6 @@ impl Story {
             let begins_before = other.start < between.end;
             other.change == change && other.may_be_made() && !ended_before && begins_before
         })
-    }
-
-    /// Before that, it cannot have been final. What an operator has replayed counts as final from its first end
-    /// on: those behind it may have been handed out before the replay.
-    pub(super) fn unfinished_until(&self) -> u64 {
-        self.settles
-            .iter()
-            .filter(|settle| settle.ending.is_final() && settle.may_be_done())
-            .map(|settle| settle.start)
-            .min()
-            .unwrap_or(u64::MAX)
     }
 }
 
@@ -199,6 +203,8 @@ pub(super) struct Stories<'a> {
     pub(super) set_aside: BTreeMap<&'a Key, Story>,
     pub(super) purges: Vec<Purge>,
     pub(super) unknown_claims: Vec<UnknownClaim>,
+    /// Those of more than one message, in the order in which the claim answered.
+    pub(super) runs: Vec<Vec<&'a Granted>>,
 }
 
 impl<'a> Stories<'a> {
@@ -301,8 +307,9 @@ impl<'a> Stories<'a> {
                 handlers, length, ..
             } => match answered {
                 Some((Answered::Claims { granted, .. }, end)) => {
-                    for granted in granted {
+                    for (granted, in_run) in granted.iter().zip(self.add_runs(granted)) {
                         let grant = grant(granted, start..=end, *length);
+                        let grant = Grant { in_run, ..grant };
                         self.of(&granted.held.key).grants.push(grant);
                     }
                 }
@@ -388,5 +395,6 @@ fn grant(granted: &Granted, when: RangeInclusive<u64>, length: u64) -> Grant {
         token: granted.held.token,
         started: granted.started,
         finished: granted.finished,
+        in_run: None,
     }
 }

@@ -1,17 +1,20 @@
 //! Hand-written histories: good ones, and for each rule bad ones that this rule alone must catch.
 
 mod begins;
+mod blocked;
 mod moved;
 mod operators;
 mod purges;
 mod run;
+mod runs;
 
 use inbox_api::State;
 
 use super::Rule;
 use crate::crash::history::{
     Answered,
-    Ending::{Dead, Defer, Processed, Release, Retry},
+    Change::Replay,
+    Ending::{Block, Dead, Defer, Processed, Release, Retry},
     Kept::{self, Done, LeaseLost},
     Received::{Accepted, Duplicate},
 };
@@ -335,19 +338,72 @@ fn overtaken_within_an_ordering_key() {
         .settle((8, 9), ("b", 1), Processed, Done)
         .listed("a", State::Processed, 1, 1)
         .listed("b", State::Processed, 1, 1)
-        .breaks(Rule::HandedOutInOrder);
+        .breaks_all(&[Rule::HandedOutInOrder, Rule::OneRunAtATime]);
     // A retry is not final.
     Run::ordered()
         .receive_all(0, 1, &["a", "b"], &[Accepted, Accepted])
         .claim(2, 3, "a", 1, (1, 0))
         .settle((4, 5), ("a", 1), Retry(1_000), Done)
         .claim(6, 7, "b", 1, (1, 0))
+        .settle((8, 9), ("b", 1), Release, Done)
         .claim(20, 21, "a", 2, (2, 1))
         .settle((22, 23), ("a", 2), Processed, Done)
-        .settle((24, 25), ("b", 1), Processed, Done)
+        .claim(24, 25, "b", 2, (1, 0))
+        .settle((26, 27), ("b", 2), Processed, Done)
         .listed("a", State::Processed, 2, 2)
         .listed("b", State::Processed, 1, 1)
         .breaks(Rule::HandedOutInOrder);
+}
+
+#[test]
+fn handed_out_behind_one_that_blocks() {
+    // "b" may have been handed out before the replay, and not after the second death.
+    Run::ordered()
+        .dead("a")
+        .receive(6, 7, "b", Accepted)
+        .change((8, 9), "a", Replay, 1)
+        .claim(10, 11, "a", 2, (1, 0))
+        .settle((12, 13), ("a", 2), Block, Done)
+        .claim(14, 15, "b", 3, (1, 0))
+        .settle((16, 17), ("b", 3), Processed, Done)
+        .listed("a", State::Dead, 1, 1)
+        .listed("b", State::Processed, 1, 1)
+        .breaks(Rule::BlockedKeyWaits);
+}
+
+#[test]
+fn an_ordering_key_with_two_workers() {
+    // "a" is replayed while "b" is at work, and does not wait for it.
+    Run::ordered()
+        .dead("a")
+        .receive(6, 7, "b", Accepted)
+        .claim(8, 9, "b", 2, (1, 0))
+        .change((10, 11), "a", Replay, 1)
+        .claim(12, 13, "a", 3, (1, 0))
+        .settle((14, 15), ("a", 3), Processed, Done)
+        .settle((16, 17), ("b", 2), Processed, Done)
+        .listed("a", State::Processed, 1, 1)
+        .listed("b", State::Processed, 1, 1)
+        .breaks(Rule::OneRunAtATime);
+}
+
+#[test]
+fn more_of_an_ordering_key_than_were_asked_for() {
+    let all = [
+        ("a", 1, (1, 0)),
+        ("b", 2, (1, 0)),
+        ("c", 3, (1, 0)),
+        ("d", 4, (1, 0)),
+    ];
+    let ended = all.map(|(id, token, _)| ((id, token), Processed, Done));
+    let run = Run::ordered()
+        .receive_all(0, 1, &["a", "b", "c", "d"], &[Accepted; 4])
+        .claim_run(2, 3, &all)
+        .settle_all((4, 5), &ended);
+    let listed = all
+        .iter()
+        .fold(run, |run, (id, ..)| run.listed(id, State::Processed, 1, 1));
+    listed.breaks(Rule::RunsAsAsked);
 }
 
 #[test]

@@ -46,6 +46,8 @@ pub(crate) enum Role {
     Receiver,
     Processor,
     Operator,
+    /// An operator who only frees what is blocked, when there is nothing new any more.
+    LastOperator,
 }
 
 /// What the orchestrator tells a worker at its start.
@@ -110,6 +112,7 @@ pub(crate) async fn run(target: &dyn Target, assignment: &str) -> Result<(), Box
                 Role::Receiver => receive::run(worker, random, assignment.first).await,
                 Role::Processor => process::run(worker, random).await,
                 Role::Operator => operate::run(worker, random).await,
+                Role::LastOperator => operate::unblock(worker, random).await,
             }
         }
     });

@@ -36,6 +36,8 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
         let dead = Filter {
             states: vec![State::Dead],
             handler: random.choice(&handlers).cloned(),
+            // Others wait for those.
+            blocking: random.bool(),
             ..Filter::default()
         };
         let mut keys = match list(worker, &dead).await? {
@@ -54,6 +56,32 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
             if let Err(error) = change_one(worker, &key, change).await? {
                 pause_after(&error).await;
             }
+        }
+    }
+    Ok(())
+}
+
+/// Discards what blocks its ordering key, again and again, so that what is behind it comes to its end. Nothing is
+/// replayed any more, so that there is an end.
+pub(super) async fn unblock(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
+    let blocking = Filter {
+        states: vec![State::Dead],
+        blocking: true,
+        ..Filter::default()
+    };
+    while !worker.finishing() {
+        tokio::time::sleep(Duration::from_millis(random.u64(20..=100))).await;
+        let mut failed = None;
+        match list(worker, &blocking).await? {
+            Ok(keys) => {
+                for key in keys {
+                    failed = change_one(worker, &key, Change::Discard).await?.err();
+                }
+            }
+            Err(error) => failed = Some(error),
+        }
+        if let Some(error) = failed {
+            pause_after(&error).await;
         }
     }
     Ok(())

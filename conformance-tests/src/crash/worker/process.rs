@@ -1,11 +1,11 @@
 //! The processor: claims batches under short leases and ends each attempt in one of the ways
 //! there are.
 
-use std::{io, time::Duration};
+use std::{collections::VecDeque, io, time::Duration};
 
 use inbox_api::{
-    AfterDead, ClaimRequest, HandlerName, LeaseTerms, Leased, Outcome, Result as StoreResult,
-    Settled, Settlement, error_text,
+    AfterDead, ClaimRequest, Extended, HandlerName, Lease, LeaseTerms, Leased, Outcome,
+    Result as StoreResult, Settled, Settlement, Store as _, error_text,
 };
 
 use tokio::time::timeout;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::{LEASES, Worker, handlers, pause_after, receive::number_of, worker_name};
 use crate::{
     crash::{
-        history::{Answered, Asked, ended, held},
+        history::{Answered, Asked, Ending, Kept, ended, held},
         log::now,
         options::Mode,
         point::Point,
@@ -28,10 +28,13 @@ const PATIENCE: u32 = 12;
 const LONGEST_WRITE: Duration = Duration::from_secs(10);
 /// How often a settlement is repeated whose answer is unknown.
 const REPEATS: u32 = 4;
+/// The longest run that is asked for.
+const LONGEST_RUN: u32 = 5;
 
 pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
     let name = worker_name()?;
     let both = handlers()?;
+    let has_runs = worker.opened.inbox.capabilities().runs;
     while !worker.finishing() {
         let wanted: Vec<HandlerName> = match random.u8(..4) {
             0 => vec![both[0].clone()],
@@ -43,7 +46,10 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
             handlers: wanted,
             limit: random.u32(1..=10),
             terms: LeaseTerms::new(length, name.clone())?,
-            run_limit: 1,
+            run_limit: match has_runs && random.bool() {
+                true => random.u32(2..=LONGEST_RUN),
+                false => 1,
+            },
         };
         let leased = match claim(worker, &request).await? {
             Ok(leased) => leased,
@@ -66,6 +72,7 @@ async fn claim(worker: &Worker, request: &ClaimRequest) -> io::Result<StoreResul
     let asked = Asked::Claim {
         handlers: request.handlers.clone(),
         limit: request.limit,
+        run_limit: request.run_limit,
         length: micros(request.terms.length()),
     };
     // Its answer is noted before anything else happens; what follows has a point of its own.
@@ -94,39 +101,106 @@ pub(super) async fn work(
 ) -> Result<(), BoxError> {
     let together = random.bool();
     let mut batch = Vec::new();
+    for run in runs_of(leased) {
+        let ended = work_run(worker, random, run, length, together).await?;
+        batch.extend(ended);
+    }
+    if !batch.is_empty() {
+        settle(worker, &batch).await?;
+    }
+    Ok(())
+}
+
+/// The messages of each ordering key together, as they stand in a claim's answer.
+fn runs_of(leased: Vec<Leased>) -> Vec<VecDeque<Leased>> {
+    let mut runs: Vec<VecDeque<Leased>> = Vec::new();
     for leased in leased {
+        let with_it = runs.last_mut().filter(|run| {
+            run.back().is_some_and(|last| {
+                last.message.ordering_key().is_some()
+                    && last.message.ordering_key() == leased.message.ordering_key()
+                    && last.lease.key.handler == leased.lease.key.handler
+            })
+        });
+        match with_it {
+            Some(run) => run.push_back(leased),
+            None => runs.push(VecDeque::from([leased])),
+        }
+    }
+    runs
+}
+
+/// Works on the messages of a run in their order, and hands back what is behind one that has to come before them.
+/// When nobody knows whether one has ended, those behind it are left until their leases run out; so is, now and then,
+/// the rest of a run of several. Answers the settlements that are still to be made.
+async fn work_run(
+    worker: &Worker,
+    random: &mut fastrand::Rng,
+    mut run: VecDeque<Leased>,
+    length: Duration,
+    together: bool,
+) -> Result<Vec<Settlement>, BoxError> {
+    let transactions = worker
+        .opened
+        .transactions
+        .as_ref()
+        .filter(|_| worker.mode == Mode::Transactional);
+    let all = run.len();
+    let mut batch: Vec<Settlement> = Vec::new();
+    while let Some(leased) = run.pop_front() {
+        if run.len() + 1 < all {
+            worker.pass(Point::WithinRun)?;
+        }
         worker.pass(Point::DuringHandler)?;
         if random.u8(..4) == 0 {
             tokio::time::sleep(Duration::from_millis(random.u64(1..=8))).await;
         }
         match random.u8(..100) {
-            0..10 => extend(worker, &leased, length).await?,
+            0..10 => {
+                let worked_on = batch.iter().map(|settlement| &settlement.lease);
+                let ahead = run.iter().map(|leased| &leased.lease);
+                let leases = worked_on.chain([&leased.lease]).chain(ahead).cloned();
+                if !extend(worker, &leases.collect::<Vec<_>>(), length).await? {
+                    // Those behind are left. This one ends as it would have, and is told what it has lost.
+                    run.clear();
+                }
+            }
             // Stays away for longer than its lease: its work is another worker's by now.
             10 if leased.attempts.started < PATIENCE => tokio::time::sleep(length * 2).await,
+            // Leaves all that has not ended, as if it were killed.
+            11..14 if all > 1 && leased.attempts.started < PATIENCE => return Ok(Vec::new()),
             _ => {}
         }
         let settlement = Settlement {
             outcome: outcome(random, &leased),
             lease: leased.lease,
         };
-        let transactions = worker
-            .opened
-            .transactions
-            .as_ref()
-            .filter(|_| worker.mode == Mode::Transactional);
-        match (&settlement.outcome, transactions) {
-            (Outcome::Processed { .. }, Some(transactions)) => {
-                let change_of_mind = random.u8(..20) == 0;
-                complete(worker, &**transactions, &settlement, change_of_mind).await?;
+        if let (Outcome::Processed { .. }, Some(transactions)) = (&settlement.outcome, transactions)
+        {
+            // Those before it have to have ended when it is committed.
+            let before = std::mem::take(&mut batch);
+            if !before.is_empty() && !settle(worker, &before).await? {
+                break;
             }
-            _ if together => batch.push(settlement),
-            _ => settle(worker, &[settlement]).await?,
+            let change_of_mind = random.u8(..20) == 0;
+            if !complete(worker, &**transactions, &settlement, change_of_mind).await? {
+                break;
+            }
+            continue;
+        }
+        let goes_on = Ending::of(&settlement.outcome).lets_the_next_through();
+        batch.push(settlement);
+        if !goes_on {
+            batch.extend(run.drain(..).map(|behind| Settlement {
+                lease: behind.lease,
+                outcome: Outcome::Release,
+            }));
+        }
+        if !together && !settle(worker, &std::mem::take(&mut batch)).await? {
+            break;
         }
     }
-    if !batch.is_empty() {
-        settle(worker, &batch).await?;
-    }
-    Ok(())
+    Ok(batch)
 }
 
 fn outcome(random: &mut fastrand::Rng, leased: &Leased) -> Outcome {
@@ -145,16 +219,19 @@ fn outcome(random: &mut fastrand::Rng, leased: &Leased) -> Outcome {
         // Now and then it is handled after all, so that one that is replayed may be.
         _ if poison && random.u8(..4) > 0 => Outcome::Dead {
             reason: "poison".into(),
-            after: AfterDead::Continue,
+            after: match random.bool() {
+                true => AfterDead::Block,
+                false => AfterDead::Continue,
+            },
         },
         _ => Outcome::Processed { result: None },
     }
 }
 
-async fn extend(worker: &Worker, leased: &Leased, length: Duration) -> Result<(), BoxError> {
-    let leases = [leased.lease.clone()];
+/// Extends the leases of a run in one call; answers whether none of them is known to be lost.
+async fn extend(worker: &Worker, leases: &[Lease], length: Duration) -> Result<bool, BoxError> {
     let asked = Asked::Extend {
-        leases: vec![held(&leased.lease)],
+        leases: leases.iter().map(held).collect(),
         length: micros(length),
     };
     // No point of its own; kills at any time meet it too.
@@ -163,18 +240,21 @@ async fn extend(worker: &Worker, leased: &Leased, length: Duration) -> Result<()
         .call(
             asked,
             points,
-            worker.opened.inbox.extend(&leases, length),
+            worker.opened.inbox.extend(leases, length),
             |extended| Answered::extended(extended),
         )
         .await?;
-    if let Err(error) = extended {
-        pause_after(&error).await;
+    match extended {
+        Ok(extended) => Ok(!extended.contains(&Extended::LeaseLost)),
+        Err(error) => {
+            pause_after(&error).await;
+            Ok(true)
+        }
     }
-    Ok(())
 }
 
-/// Settles, and repeats it while the answer is unknown.
-async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<(), BoxError> {
+/// Settles, and repeats it while the answer is unknown; answers whether all are known to be done.
+async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<bool, BoxError> {
     for _ in 0..REPEATS {
         worker.pass(Point::BeforeSettle)?;
         let asked = Asked::Settle {
@@ -191,23 +271,23 @@ async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<(), BoxError> {
             )
             .await?;
         match settled {
-            Ok(_) => return Ok(()),
+            Ok(settled) => return Ok(settled.iter().all(|one| *one == Settled::Done)),
             Err(error) => pause_after(&error).await,
         }
     }
-    Ok(())
+    Ok(false)
 }
 
 /// Writes the effect and settles in one transaction. Once only: when its answer is unknown it may
 /// have been committed, and a second one would find its settlement repeated, which is `Done` too,
 /// and write the effect again. The lease is left to run out instead, and the worker that claims the message
-/// then, if anybody can, does the work.
+/// then, if anybody can, does the work. Answers whether it is known to be done.
 async fn complete(
     worker: &Worker,
     transactions: &dyn AnyTransactions,
     settlement: &Settlement,
     change_of_mind: bool,
-) -> Result<(), BoxError> {
+) -> Result<bool, BoxError> {
     worker.pass(Point::BeforeSettle)?;
     let call = worker.log().start(Asked::Settle {
         endings: vec![ended(settlement)],
@@ -232,8 +312,9 @@ async fn complete(
         Err(unable) => return Err(unable.into()),
     };
     let at = now()?;
+    let is_done = answer == Answered::Settled(vec![Kept::Done]);
     worker.log().end(at, call, answer)?;
-    Ok(())
+    Ok(is_done)
 }
 
 async fn in_transaction(

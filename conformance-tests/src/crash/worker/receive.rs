@@ -20,7 +20,7 @@ use crate::{
 
 /// So many messages after each other share their ordering keys.
 const BLOCK: u64 = 300;
-const ORDERING_KEYS: u64 = 10;
+const ORDERING_KEYS: u64 = 6;
 /// So many messages at a time may be handled at once, one after the other.
 const INLINE: u64 = 3;
 

@@ -95,5 +95,5 @@ fn begins_are_held_to_what_claims_are() {
         .settle((8, 9), ("b", 1), Processed, Done)
         .listed("a", State::Processed, 1, 1)
         .listed("b", State::Processed, 1, 1)
-        .breaks(Rule::HandedOutInOrder);
+        .breaks_all(&[Rule::HandedOutInOrder, Rule::OneRunAtATime]);
 }

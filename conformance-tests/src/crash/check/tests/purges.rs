@@ -136,5 +136,5 @@ fn order_is_judged_among_what_is_gone_too() {
         .settle((8, 9), ("a", 1), Processed, Done)
         .settle((10, 11), ("b", 1), Processed, Done)
         .purge((1020, 1021), State::Processed, 2)
-        .breaks(Rule::HandedOutInOrder);
+        .breaks_all(&[Rule::HandedOutInOrder, Rule::OneRunAtATime]);
 }

@@ -108,6 +108,7 @@ impl Run {
         Asked::Claim {
             handlers: vec![handler()],
             limit: 10,
+            run_limit: 3,
             length: LEASE * 1000,
         }
     }
@@ -132,6 +133,22 @@ impl Run {
     ) -> Self {
         let answer = Answered::Claims {
             granted: vec![self.granted(id, token, attempts)],
+            corrupt: 0,
+        };
+        self.call(start, end, Self::asked_to_claim(), Some(answer))
+    }
+
+    /// A claim whose messages, with their tokens and the attempts that they report, are a run.
+    pub(super) fn claim_run(
+        self,
+        start: u64,
+        end: u64,
+        messages: &[(&str, i64, (u32, u32))],
+    ) -> Self {
+        let granted = messages.iter();
+        let granted = granted.map(|(id, token, attempts)| self.granted(id, *token, *attempts));
+        let answer = Answered::Claims {
+            granted: granted.collect(),
             corrupt: 0,
         };
         self.call(start, end, Self::asked_to_claim(), Some(answer))
@@ -194,6 +211,24 @@ impl Run {
         answer: Kept,
     ) -> Self {
         self.settle_as(times, lease, ending, Answered::Settled(vec![answer]))
+    }
+
+    /// Several in one call, each with its answer.
+    pub(super) fn settle_all(
+        self,
+        (start, end): (u64, u64),
+        endings: &[((&str, i64), Ending, Kept)],
+    ) -> Self {
+        let ended = |((id, token), ending, _): &((&str, i64), Ending, Kept)| Ended {
+            held: held(id, *token),
+            ending: *ending,
+        };
+        let asked = Asked::Settle {
+            endings: endings.iter().map(ended).collect(),
+            transaction: false,
+        };
+        let answers = endings.iter().map(|(_, _, answer)| *answer).collect();
+        self.call(start, end, asked, Some(Answered::Settled(answers)))
     }
 
     pub(super) fn extend(
