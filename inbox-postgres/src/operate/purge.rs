@@ -11,9 +11,9 @@ use crate::{
     time::micros,
 };
 
-/// One statement of a purge deletes this many messages, so that what it holds and writes at once
-/// stays small.
-const PURGE_SLICE: u32 = 250;
+/// One statement of a purge deletes this many messages, so that what it holds and writes at once stays small, and
+/// claims wait for little.
+const PURGE_SLICE: u32 = 100;
 
 pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result<u64> {
     let partitions = database.options.partitions.as_ref();
