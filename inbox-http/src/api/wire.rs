@@ -231,6 +231,7 @@ pub(super) struct LeasedView<'a> {
     accepted_at: String,
     attempt: u32,
     attempts_crashed: u32,
+    replays: u32,
     lease: LeaseView,
 }
 
@@ -252,6 +253,7 @@ impl<'a> LeasedView<'a> {
             accepted_at: time(leased.accepted_at),
             attempt: leased.attempts.started,
             attempts_crashed: leased.attempts.crashed(true),
+            replays: leased.replays,
             lease: LeaseView::new(leased),
         }
     }
@@ -357,12 +359,13 @@ mod tests {
                 started: 3,
                 finished: 1,
             },
-            replays: 0,
+            replays: 2,
             accepted_at: SystemTime::UNIX_EPOCH,
         };
         let view = serde_json::to_value(LeasedView::new(&leased, false)).unwrap();
         assert_eq!(view["lease"]["token"], i64::MAX.to_string());
         assert_eq!(view["attempts_crashed"], 1);
+        assert_eq!(view["replays"], 2);
         let back: LeaseView = serde_json::from_value(view["lease"].clone()).unwrap();
         assert_eq!(back.attempt(), 3);
         assert_eq!(back.into_lease().unwrap(), lease);
