@@ -194,7 +194,7 @@
 //! each sorted), so that the store's operations do not deadlock with each other.
 //!
 //! # Retention
-//! [`purge`](inbox_api::Operate::purge) deletes 250 messages a statement, the longest
+//! [`purge`](inbox_api::Operate::purge) deletes 100 messages a statement, the longest
 //! finished first, passes over rows that others have locked, and rests after each statement
 //! for as long as that took; [`drop_payloads`](inbox_api::Operate::drop_payloads) does the same. Nothing waits for it, but each deleted row is a dead row of two tables
 //! and their indexes, which vacuum has to go after.

@@ -9,6 +9,14 @@ use crate::names::Names;
 /// otherwise none and does nothing.
 const IS_MARKED: &str = "pg_catalog.current_setting('inbox.transaction', true) = 'on'";
 
+/// What `claim.sql` and `claim_runs.sql` answer, and `begin.sql`. By name: functions of another build that answer
+/// something else are told when the statement is planned, before a lease is taken whose row would not read.
+const CLAIMED: &str =
+    "seq, handler, id, kind, content_type, ordering_key, headers, accepted_at, token, started,
+    finished, lease_until, payload, replays";
+const BEGUN: &str = "answer, until, reason, kept_result, found_seq, new_token, attempts_started, attempts_finished,
+    stored_at, stored_kind, stored_content_type, stored_ordering_key, stored_headers, stored_payload, replayed";
+
 /// Every text is fixed for the life of the store, whatever the length of a batch, so that each
 /// connection prepares it once.
 #[derive(Debug)]
@@ -106,8 +114,12 @@ impl Statements {
                 )"
             )),
             claim_cursor: statement("SELECT * FROM {inbox}_claim_cursor($1, $2, $3)"),
-            claim: statement("SELECT * FROM {inbox}_claim($1, $2, $3, $4, $5, $6)"),
-            claim_runs: statement("SELECT * FROM {inbox}_claim_runs($1, $2, $3, $4, $5, $6, $7)"),
+            claim: statement(&format!(
+                "SELECT {CLAIMED} FROM {{inbox}}_claim($1, $2, $3, $4, $5, $6)"
+            )),
+            claim_runs: statement(&format!(
+                "SELECT {CLAIMED} FROM {{inbox}}_claim_runs($1, $2, $3, $4, $5, $6, $7)"
+            )),
             settle: statement(&format!(
                 "SELECT * FROM {{inbox}}_settle(
                     $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13
@@ -119,7 +131,7 @@ impl Statements {
             settle_locked: statement(include_str!("sql/settle_locked.sql")),
             extend: statement("SELECT * FROM {inbox}_extend($1, $2, $3)"),
             begin: statement(&format!(
-                "SELECT * FROM {{inbox}}_begin(
+                "SELECT {BEGUN} FROM {{inbox}}_begin(
                     $1, $2, $3, $4, $5, $6, $7{cast}, $8, $9, $10, $11, $12
                 )"
             )),

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Due, ErrorKind, HandlerName, InboxName, Operate as _, Receipt, Schema as _,
+    AfterDead, Due, ErrorKind, HandlerName, InboxName, Operate as _, Receipt, Schema as _, State,
     Store as _, StoreExt as _,
 };
 use inbox_postgres::{PayloadType, PostgresStore, SchemaName};
@@ -209,6 +209,32 @@ async fn a_part_that_is_missing_or_different_is_noticed_and_named() {
             assert!(!error.to_string().contains('\n'), "{error}");
         }
     }
+}
+
+/// What it answers would be taken for damaged messages otherwise, and those are dead.
+#[tokio::test]
+async fn a_claim_that_answers_other_columns_takes_nothing() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    store.receive(&[message("1")]).await.unwrap();
+    let of_another_build = "DROP FUNCTION {schema}.inbox_claim;
+        CREATE FUNCTION {schema}.inbox_claim(
+            handlers text[], pending_since timestamptz[], leased_since timestamptz[], wanted integer,
+            lease bigint, worker text
+        ) RETURNS TABLE (seq bigint) LANGUAGE sql
+        AS $$ UPDATE {schema}.inbox_work SET worker = worker RETURNING seq $$";
+    place.run(of_another_build).await.unwrap();
+    let error = store.claim(&request(10)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaVersion, "{error}");
+    let record = store.get(&key("1")).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Pending);
+    place
+        .run("DROP FUNCTION {schema}.inbox_claim")
+        .await
+        .unwrap();
+    store.migrate().await.unwrap();
+    assert_eq!(claim(&store, 10).await.len(), 1);
 }
 
 /// Those have no rows to lose, so a migration puts them right.
