@@ -131,7 +131,7 @@
 //! further statements, takes a transaction around them and a trip to SQLite's thread for each.
 //! They also keep every writer right, including one on the caller's own connection.
 //!
-//! A batch goes to SQLite as one JSON array and, for payloads and results, one blob that the
+//! A batch goes to SQLite as one JSON text and, for payloads and results, one blob that the
 //! statement cuts up. So there is one statement text whatever the size of the batch.
 //!
 //! A commit costs several times what one message does. So calls of `begin`, `receive` and `settle` for a
