@@ -218,13 +218,10 @@ pub(crate) async fn settle_on(
     // Where the count cannot be relied on, others may claim a message before the look at it. In a
     // transaction, it is to be told from what another one has settled.
     let counts = repetition == Repetition::Lost || connection.database.server.counts_updates();
-    let signed = connection.database.server.replicates();
     let database = connection.database;
     let pipeline = |outcome: &&Outcome| {
         let mut pipeline = pipelines::settle(database, outcome, keeping, mark);
-        if signed {
-            pipeline.push(pipelines::sign(mark));
-        }
+        pipeline.push(pipelines::sign(mark));
         pipeline
     };
     let leases = settlements.iter().map(|settlement| &settlement.lease);
@@ -247,7 +244,7 @@ pub(crate) async fn settle_on(
         if *answer != Settled::Done {
             continue;
         }
-        let by_this = |standing: &Standing| signed && standing.is_settled_by(id, mark);
+        let by_this = |standing: &Standing| standing.is_settled_by(id, mark);
         // Settled by this, or before.
         let is_over = |standing: &Standing| {
             let found = standing.of(id, settlement.lease.token.get());

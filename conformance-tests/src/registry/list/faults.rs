@@ -88,6 +88,8 @@ macro_rules! faults {
                 "Of a late settlement and a claim or begin at the same time exactly one wins.",
             a_late_retry_hands_out_nothing_twice:
                 "A late retry during claims hands no message out twice, and loses none.",
+            what_is_taken_again_at_once_was_handed_back:
+                "What a settlement hands back is done although a lease of its batch is lost and another worker takes it at once.",
             an_extension_or_a_take_over_wins:
                 "Of a late extension and a claim or begin at the same time exactly one wins.",
             a_discard_or_a_claim_wins:

@@ -392,3 +392,23 @@ impl Defect for Repeats {
         Ok(record)
     }
 }
+
+/// Where a lease of a batch is lost, it tells which of the others were settled by a look behind it.
+pub(crate) struct LooksBehind;
+
+#[async_trait]
+impl Defect for LooksBehind {
+    async fn settle(&self, inner: &MemoryStore, batch: &[Settlement]) -> Result<Vec<Settled>> {
+        let mut answers = inner.settle(batch).await?;
+        if answers.contains(&Settled::LeaseLost) {
+            pause().await;
+            for (settlement, answer) in batch.iter().zip(&mut answers) {
+                let record = inner.get(&settlement.lease.key).await?;
+                if record.is_some_and(|record| record.state == State::Leased) {
+                    *answer = Settled::LeaseLost;
+                }
+            }
+        }
+        Ok(answers)
+    }
+}

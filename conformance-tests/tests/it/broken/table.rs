@@ -232,6 +232,8 @@ macro_rules! table {
                 settlement_in_steps: broken::leaking::SettlesInSteps => "cancellation::settle",
                 settle_checks_first_a_settlement_or_a_take_over_wins: broken::racing::checks_first("settle")
                     => "races::a_settlement_or_a_take_over_wins",
+                looks_behind_a_settlement: broken::racing::LooksBehind
+                    => "races::what_is_taken_again_at_once_was_handed_back",
                 settle_checks_first_a_late_retry_hands_out_nothing_twice: broken::racing::checks_first("settle")
                     => "races::a_late_retry_hands_out_nothing_twice",
                 extend_checks_first_an_extension_or_a_take_over_wins: broken::racing::checks_first("extend")
