@@ -28,7 +28,7 @@ pub(super) struct Renewal {
     pub(super) is_behind: bool,
     /// Leases are to be renewed that the call under way does not renew.
     has_further: bool,
-    /// A lease is lost, perhaps to the claim under way: it is renewed again when that is answered.
+    /// A lease is lost, unless the claim under way has taken it.
     pub(super) is_unsure: bool,
     /// The lengths that were renewed since the last look, one call each. A lease that cannot be renewed
     /// does not keep those of another length from it, nor this loop busy.

@@ -129,10 +129,13 @@ impl Driver {
         }
     }
 
-    /// Settles and renews again what a claim, now answered, may have taken.
+    /// Settles again what a claim, now answered or failed, may have taken. The leases that it has not brought are
+    /// lost: who waits to be told so by another renewal waits as long as an outage of the store.
     pub(super) fn ask_again(&mut self) {
         if std::mem::take(&mut self.renewal.is_unsure) {
-            self.renewal.look_at(Instant::now());
+            for index in self.table.waiting_for_claim() {
+                self.lost(index);
+            }
         }
         for (index, outcome) in std::mem::take(&mut self.settling.unsure) {
             self.settle(index, outcome);

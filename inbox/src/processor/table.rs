@@ -223,6 +223,18 @@ impl Table {
         slots.any(|slot| slot.runs() && slot.context.message().key() == key)
     }
 
+    /// Those whose lease is lost unless a claim that was under way has taken it.
+    pub(super) fn waiting_for_claim(&self) -> Vec<usize> {
+        let slots = self.slots.iter().enumerate();
+        let waits = |slot: &Slot| {
+            slot.waited.is_some() && matches!(slot.phase, Phase::Running | Phase::Held)
+        };
+        slots
+            .filter(|(_, slot)| slot.as_ref().is_some_and(waits))
+            .map(|(index, _)| index)
+            .collect()
+    }
+
     /// How many messages of a router are held.
     pub(super) fn held_for(&self, lane: usize) -> usize {
         self.held.get(lane).copied().unwrap_or_default()

@@ -274,6 +274,40 @@ async fn a_renewal_that_is_answered_before_this_workers_own_claim_loses_no_lease
     assert_eq!(bench.spy.record("one").await.state, State::Processed);
 }
 
+/// The renewal finds the lease lost while a claim is under way that may have taken it. It has not, and no later renewal
+/// is answered.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_the_claim_under_way_has_not_taken_is_lost_at_once() {
+    let mut bench = Bench::new();
+    bench.spy.receive_all([message("one")]).await;
+    let in_use = Arc::new(());
+    let held = in_use.clone();
+    let handler = move |_: Context| {
+        let held = held.clone();
+        async move {
+            std::future::pending::<()>().await;
+            drop(held);
+            Ok::<_, Failure>(())
+        }
+    };
+    bench.start(handler, |builder| builder);
+    bench.at(10).await;
+    bench.spy.disturb("extend", Trouble::Hold);
+    bench.spy.disturb("claim", Trouble::Hold);
+    bench.at(61_000).await;
+    bench.other_takes_one(10 * LEASE).await;
+    bench.spy.calm("extend");
+    sleep(Duration::from_millis(1)).await;
+    let away = Trouble::Refuse(ErrorKind::Unavailable);
+    bench.spy.disturb("extend", away);
+    bench.spy.calm("claim");
+    // The handler itself has one, and the test; the running attempt had a third.
+    assert_eq!(Arc::strong_count(&in_use), 3);
+    bench.at(120_000).await;
+    assert_eq!(Arc::strong_count(&in_use), 2);
+    assert_eq!(bench.stop().await.lease_lost, 1);
+}
+
 /// Another worker takes a message over and vanishes; this one finishes it and claims it again.
 #[tokio::test(start_paused = true)]
 async fn what_is_finished_and_held_again_is_not_run_again() {
