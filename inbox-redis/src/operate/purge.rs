@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, time::Instant};
 
 use inbox_api::{HandlerName, Key, Listing, Page, PurgeRequest, Result, duration_micros};
 
-use super::{records::load, statistics};
+use super::{records::load, scan::STEP, statistics};
 use crate::{
     connection::Connection,
     cross_shard,
@@ -13,10 +13,6 @@ use crate::{
     rows::{self, Row},
     scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, Script},
 };
-
-/// A server runs one script at a time, so a purge deletes this many messages by one, for live traffic to wait
-/// for little.
-const PURGE_SLICE: usize = 100;
 
 /// What is done to the messages that a request selects.
 struct Act {
@@ -46,7 +42,7 @@ async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) ->
     let handlers = handlers_of(connection, request).await?;
     let (mut done, mut left) = (0, request.limit() as usize);
     while left > 0 {
-        let wanted = left.min(PURGE_SLICE);
+        let wanted = left.min(STEP);
         let started = Instant::now();
         let found = find_expired(connection, &handlers, request, wanted, act.with_content).await?;
         let full = found.rows.len() == wanted;
@@ -106,7 +102,7 @@ pub(super) async fn purge_archived(
     // One that is named twice is removed once.
     fields.sort_unstable();
     fields.dedup();
-    for step in fields.chunks(PURGE_SLICE) {
+    for step in fields.chunks(STEP) {
         let part = Part {
             fields: step.to_vec(),
             ..Part::default()
