@@ -1,6 +1,6 @@
 //! What happened in a run: the calls of all workers, what they asked and what was answered.
 
-use std::{collections::HashMap, error::Error as _, iter};
+use std::{collections::HashMap, error::Error as _, iter, time::SystemTime};
 
 use inbox_api::{
     AfterDead, Begun, Claims, Extended, HandlerName, Key, Lease, Leased, Message, OrderingKey,
@@ -217,8 +217,11 @@ pub enum Beginning {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kept {
-    /// [`Settled::Done`] or [`Extended::Until`].
+    /// [`Settled::Done`], or [`Extended::Until`] another end than before.
     Done,
+    /// [`Extended::Until`] the end that the lease had before, or that it may have had: a store may pass over what
+    /// another transaction holds.
+    Unmoved,
     /// The token was stale.
     LeaseLost,
     /// [`Settled::Refused`].
@@ -330,12 +333,18 @@ impl Answered {
         )
     }
 
-    pub(crate) fn extended(extended: &[Extended]) -> Self {
+    /// Of leases that ended at `before` until then, as far as is known.
+    pub(crate) fn extended(extended: &[Extended], before: &[Option<SystemTime>]) -> Self {
+        let before = before.iter().copied().chain(iter::repeat(None));
         Self::Extended(
             extended
                 .iter()
-                .map(|extended| match extended {
-                    Extended::Until(_) => Kept::Done,
+                .zip(before)
+                .map(|(extended, before)| match extended {
+                    Extended::Until(until) => match before {
+                        Some(before) if before != *until => Kept::Done,
+                        _ => Kept::Unmoved,
+                    },
                     Extended::LeaseLost => Kept::LeaseLost,
                 })
                 .collect(),
@@ -451,5 +460,25 @@ impl History {
             What::Point(_) => {}
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn an_end_that_is_as_before_or_was_not_known_is_not_moved() {
+        let end = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let until = |seconds| Extended::Until(end(seconds));
+        let answers = [until(2), until(1), until(2), Extended::LeaseLost];
+        let before = [Some(end(1)), Some(end(1)), None, Some(end(1))];
+        let kept = vec![Kept::Done, Kept::Unmoved, Kept::Unmoved, Kept::LeaseLost];
+        assert_eq!(
+            Answered::extended(&answers, &before),
+            Answered::Extended(kept)
+        );
     }
 }

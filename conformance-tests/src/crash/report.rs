@@ -111,7 +111,7 @@ impl Counts {
                 for kept in kept {
                     match kept {
                         Kept::Done if settle => self.done += 1,
-                        Kept::Done => self.extended += 1,
+                        Kept::Done | Kept::Unmoved => self.extended += 1,
                         Kept::LeaseLost => self.lost += 1,
                         Kept::Refused => {}
                     }

@@ -1,6 +1,7 @@
 //! The worker processes of a run, and how they are told, followed and killed.
 
 use std::{
+    collections::HashMap,
     path::{Path, PathBuf},
     process::Stdio,
     time::Duration,
@@ -46,6 +47,8 @@ pub(crate) struct WorkerPool {
     hold: bool,
     /// The lowest number that is sent.
     lowest: u64,
+    /// Where a worker was to be killed and did not come by in time, how often.
+    missed: HashMap<Point, u64>,
 }
 
 impl WorkerPool {
@@ -65,6 +68,7 @@ impl WorkerPool {
             processes: Vec::new(),
             hold: false,
             lowest: 0,
+            missed: HashMap::new(),
         };
         let receivers = (workers / 3).max(1);
         let roles = (0..workers).map(|index| match index < receivers {
@@ -185,7 +189,11 @@ impl WorkerPool {
         let Some(process) = self.processes.get_mut(index) else {
             return Err("there is no worker to kill".into());
         };
-        let point = process.kill_at(point, random).await?;
+        let wanted = point;
+        let point = process.kill_at(wanted, random).await?;
+        if point != wanted {
+            *self.missed.entry(wanted).or_default() += 1;
+        }
         process.log.read(history)?;
         let role = process.role;
         let replacement = self.spawn(role, first, random).await?;
@@ -195,7 +203,8 @@ impl WorkerPool {
         Ok(point)
     }
 
-    /// The point with the fewest kills, and a worker that comes by there.
+    /// The point with the fewest kills, and a worker that comes by there. One that was missed counts as tried, so that
+    /// the others get their kills while nobody comes by.
     fn least_killed(
         &self,
         kills: &[(Point, u64)],
@@ -204,7 +213,9 @@ impl WorkerPool {
     ) -> Option<Point> {
         let mut points = kills.to_vec();
         random.shuffle(&mut points);
-        let (point, _) = points.into_iter().min_by_key(|(_, count)| *count)?;
+        let missed = |point| self.missed.get(&point).copied().unwrap_or(0);
+        let tried = |(point, count): &(Point, u64)| count + missed(*point);
+        let (point, _) = points.into_iter().min_by_key(tried)?;
         let comes_by = |process: &Process| match process.role {
             Role::Receiver => Point::RECEIVER.contains(&point),
             Role::Processor => {

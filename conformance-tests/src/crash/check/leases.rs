@@ -56,6 +56,11 @@ impl Checker<'_> {
         first: &Grant,
         second: &Grant,
     ) -> Option<i64> {
+        let end = self.certain_end(story, first, second.end);
+        // If it may have run out by this, nothing below makes it certain that it had not.
+        if end <= self.clock.latest(second.start..=second.end) {
+            return None;
+        }
         let settled = story.settles.iter().any(|settle| {
             settle.token == first.token && settle.may_be_done() && settle.start <= second.end
         });
@@ -63,6 +68,7 @@ impl Checker<'_> {
             return None;
         }
         // If the lease may have gone to another in between, its end may have come then, and the clock gone back since.
+        // Only if `second` is of this message: another message's token may be the same number as one of its own.
         let is_second = |one: &Grant| one.token == second.token && one.end == second.end;
         let tokens = match story.grants.iter().any(is_second) {
             true => [first.token, second.token],
@@ -74,7 +80,7 @@ impl Checker<'_> {
             false => second.start,
         };
         let given_out = self.clock.latest(from..=second.end);
-        let left = self.certain_end(story, first, second.end) - given_out;
+        let left = end - given_out;
         (left > 0).then_some(left)
     }
 

@@ -69,17 +69,18 @@ pub enum Rule {
     /// never came, and every other outcome as one finished; nothing else does. Messages that an operator may have
     /// replayed are not judged, as their attempts begin again.
     AttemptsCounted,
-    /// A message is not handed out while an earlier one of its ordering key is unfinished, unless with it and behind
-    /// it.
+    /// A message is not handed out while an earlier one of its ordering key is unfinished, unless one claim got both,
+    /// the earlier first, or it has kept its turn from before that.
     HandedOutInOrder,
     /// A message is not handed out while an earlier one of its ordering key is dead and blocks it.
     BlockedKeyWaits,
     /// Two messages of one ordering key are leased at the same moment only if one claim got both.
     OneRunAtATime,
     /// The messages of one ordering key that a claim gets stand together, are no more than were asked for, and none
-    /// of several has an attempt that ended without an outcome.
+    /// of several has an earlier attempt without an outcome. Nor is one behind others that was in a claim before and
+    /// has not been settled since.
     RunsAsAsked,
-    /// Messages of one ordering key are finished in order.
+    /// A message is not finished before an earlier one of its ordering key that was there when its turn came.
     CompletedInOrder,
     /// The inbox lists messages in the order in which they were accepted.
     ListedInOrder,

@@ -106,10 +106,14 @@ impl<'a> Checker<'a> {
             };
             for grant in &story.grants {
                 // An earlier one that was there when this was handed out, and was not final.
-                let overtaken = earlier().find(|(key, earlier)| {
-                    earlier.stored().is_some_and(|stored| stored < grant.start)
-                        && holds_at(key, grant.end)
-                        && !grant.is_behind_in_run(earlier)
+                let overtaken = earlier().find(|(first, earlier)| {
+                    let turn = (*key, *story, grant.token, Some(grant));
+                    earlier.stored().is_some_and(|stored| {
+                        stored < grant.start
+                            && holds_at(first, grant.end)
+                            && !grant.is_behind_in_run(earlier)
+                            && !stories.may_have_kept_its_turn(turn, earlier, stored)
+                    })
                 });
                 let keys: Vec<&Key> = overtaken
                     .map(|(earlier, _)| *earlier)
@@ -128,11 +132,20 @@ impl<'a> Checker<'a> {
                 .settles
                 .iter()
                 .filter(|settle| settle.ending.is_final())
-                .filter_map(|settle| settle.done().map(|end| (settle.start, end)))
+                .filter_map(|settle| settle.done().map(|end| (settle, end)))
                 .min_by_key(|(_, end)| *end);
-            if let Some((start, end)) = done {
-                let overtaken = earlier().find(|(key, earlier)| {
-                    earlier.stored().is_some_and(|stored| stored < start) && holds_at(key, end)
+            if let Some((settle, end)) = done {
+                // What comes in when a later one is at work does not stop that.
+                let mut grants = story.grants.iter();
+                let grant = grants.find(|grant| grant.token == settle.token);
+                let began = grant.map_or(settle.start, |grant| grant.start);
+                let overtaken = earlier().find(|(first, earlier)| {
+                    let turn = (*key, *story, settle.token, grant);
+                    earlier.stored().is_some_and(|stored| {
+                        stored < began
+                            && holds_at(first, end)
+                            && !stories.may_have_kept_its_turn(turn, earlier, stored)
+                    })
                 });
                 let keys: Vec<&Key> = overtaken
                     .map(|(earlier, _)| *earlier)

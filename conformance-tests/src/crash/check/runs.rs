@@ -9,7 +9,7 @@ use super::{
     clock::Clock,
     story::{Grant, Settle, Stories, Story},
 };
-use crate::crash::history::{Answered, Asked, Change, Granted};
+use crate::crash::history::{Answered, Asked, Change, Granted, Held, Kept};
 
 /// A place in a run of more than one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,6 +32,22 @@ impl Grant {
         self.in_run.is_some_and(|this| {
             let mut others = other.grants.iter().filter_map(|grant| grant.in_run);
             others.any(|other| other.run == this.run && other.place < this.place)
+        })
+    }
+
+    /// Whether it came behind the `other` message in a run of which a settlement of that one has no answer. Each
+    /// message is settled for itself: that one may be waiting again, and this one still be leased.
+    fn may_be_left_behind(&self, other: &Story) -> bool {
+        let mut settles = other.settles.iter().filter(|one| one.answer.is_none());
+        settles.any(|settle| {
+            let mut grants = other.grants.iter();
+            grants.any(|grant| {
+                let places = self.in_run.zip(grant.in_run);
+                grant.token == settle.token
+                    && places.is_some_and(|(this, other)| {
+                        other.run == this.run && other.place < this.place
+                    })
+            })
         })
     }
 }
@@ -93,6 +109,53 @@ impl<'a> Stories<'a> {
         })
     }
 
+    /// Whether the message was given out before, under a lease that is certain not to have been settled. It may be the
+    /// first of a run then, and does not come behind others.
+    fn has_unsettled_lease_before(&self, held: &Held) -> bool {
+        let Some(story) = self.by_key.get(&held.key) else {
+            return false;
+        };
+        let grants = story.grants.iter().map(|grant| grant.token);
+        let newest = grants.filter(|token| *token < held.token).max();
+        newest.is_some_and(|newest| {
+            let mut settles = story.settles.iter();
+            !settles.any(|one| (newest..held.token).contains(&one.token) && one.may_be_done())
+        })
+    }
+
+    /// Whether the message, or one before it in the run of this lease, may have had its turn since before `earlier`,
+    /// which was `stored` by then: a lease that runs out keeps its turn, and what is claimed then may bring those
+    /// behind it along. Or they were left behind `earlier` in a run.
+    pub(super) fn may_have_kept_its_turn(
+        &self,
+        (key, story, token, grant): (&Key, &Story, i64, Option<&Grant>),
+        earlier: &Story,
+        stored: u64,
+    ) -> bool {
+        let kept = |key: &Key, story: &Story, token: i64| {
+            // What was settled for certain has given its turn back.
+            let settles = story.settles.iter();
+            let settles = settles.filter(|one| one.token < token && one.done().is_some());
+            let last = settles.max_by_key(|one| one.token);
+            let since = last.map_or(story.sent(), |last| Some(last.start));
+            let is_since = |grant: &&Grant| {
+                grant.token <= token && last.is_none_or(|last| grant.token > last.token)
+            };
+            let mut grants = story.grants.iter().filter(is_since);
+            grants.any(|grant| {
+                grant.start <= stored || (grant.token < token && grant.may_be_left_behind(earlier))
+            }) || since
+                .is_some_and(|since| since <= stored && self.may_be_claimed(key, since, stored))
+        };
+        let before = grant.map_or(&[][..], |grant| self.before_in_run(grant));
+        kept(key, story, token)
+            || before.iter().any(|before| {
+                let held = &before.held;
+                let story = self.by_key.get(&held.key);
+                story.is_none_or(|story| kept(&held.key, story, held.token))
+            })
+    }
+
     /// Before that, no later message of its ordering key may be handed out. What an operator has replayed counts as
     /// final from its first end on: those behind it may have been handed out before the replay.
     pub(super) fn holds_its_ordering_key_until(&self, story: &Story, clock: &Clock) -> u64 {
@@ -112,6 +175,7 @@ impl<'a> Stories<'a> {
 impl Checker<'_> {
     /// What a claim's answer shows of its runs.
     pub(super) fn runs(&mut self) {
+        let stories = std::mem::take(&mut self.stories);
         for call in &self.evidence.history.calls {
             let (Asked::Claim { run_limit, .. }, Some(Answered::Claims { granted, .. })) =
                 (&call.asked, &call.answered)
@@ -140,14 +204,19 @@ impl Checker<'_> {
                 } else if !stands_together {
                     Some("came in one claim, and others between them".to_owned())
                 } else {
+                    let mut behind = run.iter().skip(1);
+                    let vanished = vanished.or_else(|| {
+                        behind.find(|one| stories.has_unsettled_lease_before(&one.held))
+                    });
                     vanished.map(|one| {
                         let key = &one.held.key;
-                        format!("came in one claim, and an attempt of {key} had ended without an outcome")
+                        format!("came in one claim, and an earlier attempt of {key} has no outcome")
                     })
                 };
                 self.judge(Rule::RunsAsAsked, &keys, broken);
             }
         }
+        self.stories = stories;
     }
 
     /// The messages of one ordering key.
@@ -188,7 +257,8 @@ impl Checker<'_> {
     }
 
     /// Whether the lease may have been lost, before `until`, because another worker took a message before this one in
-    /// its run, whose lease may have run out.
+    /// its run, whose lease may have run out. An extension need not find out whether one did: it may take this lease
+    /// away when that row is another transaction's at that moment.
     pub(super) fn may_have_lost_its_run(
         &self,
         story: &Story,
@@ -199,7 +269,15 @@ impl Checker<'_> {
         let Some(grant) = story.grants.iter().find(|grant| grant.token == token) else {
             return false;
         };
-        stories.before_in_run(grant).iter().any(|before| {
+        let before = stories.before_in_run(grant);
+        if before.is_empty() {
+            return false;
+        }
+        let told = story.extensions.iter().any(|one| {
+            let extended = matches!(one.answer, Some((_, Kept::Done | Kept::Unmoved)));
+            one.token == token && one.start <= until && !extended
+        });
+        before.iter().any(|before| {
             let (key, token) = (&before.held.key, before.held.token);
             let Some(other) = stories.by_key.get(key) else {
                 return true;
@@ -210,17 +288,22 @@ impl Checker<'_> {
             // What is settled under the run's lease has not been taken from it.
             let mut settles = other.settles.iter();
             let settled = settles.any(|one| one.token == token && one.done().is_some());
-            let mut grants = other.grants.iter();
-            let taken = grants.any(|grant| grant.token > token && grant.start <= until)
-                || stories.may_be_claimed(key, lease.start, until);
+            if settled && !told {
+                return false;
+            }
             let ran_out =
                 self.certain_end(other, lease, until) <= self.clock.latest(lease.start..=until);
-            !settled && taken && ran_out
+            let mut grants = other.grants.iter();
+            // The unknown claims are many, and come last.
+            ran_out
+                && (told
+                    || grants.any(|grant| grant.token > token && grant.start <= until)
+                    || stories.may_be_claimed(key, lease.start, until))
         })
     }
 
-    /// How often a lease counts as a started attempt at least and at most, unless it is settled itself: in a run when
-    /// those before it have been settled, by the claim `last` of the message, or by the end.
+    /// How often this lease counts as a started attempt, at least and at most, if it is not settled: one behind others
+    /// counts once those are settled. Asked by the claim `last` of the message, or at the end.
     pub(super) fn turn_in_run(
         &self,
         story: &Story,
@@ -257,23 +340,7 @@ impl Checker<'_> {
         let mut extensions = story.extensions.iter();
         let is_extended_later = extensions.any(|one| one.token == grant.token && one.start > since);
         let left = self.certain_end(story, grant, since) - self.clock.latest(grant.start..=since);
-        (u64::from(is_certain && !is_extended_later && left > 0), 1)
-    }
-
-    pub(super) fn fenced_in_run(
-        &mut self,
-        key: &Key,
-        token: i64,
-        what: &str,
-        taken: Option<(&Key, &Grant)>,
-    ) {
-        if let Some((before, taken)) = taken {
-            let newer = taken.token;
-            let broken = format!(
-                "token {token} {what} the second although token {newer} had been given out for the first, which \
-                 comes before it in its run"
-            );
-            self.judge(Rule::Fenced, &[before, key], Some(broken));
-        }
+        let stands = left > 0 && !self.may_have_lost_its_run(story, stories, grant.token, since);
+        (u64::from(is_certain && !is_extended_later && stands), 1)
     }
 }

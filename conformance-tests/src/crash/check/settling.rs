@@ -7,7 +7,7 @@ use inbox_api::{Key, State};
 use super::{
     Checker, Rule,
     leases::{SLACK, has_rival},
-    story::{Intervention, Settle, Stories, Story},
+    story::{Grant, Intervention, Settle, Stories, Story},
 };
 use crate::crash::history::{Change, Ending, Kept};
 
@@ -50,14 +50,6 @@ impl Checker<'_> {
     fn fencing(&mut self, key: &Key, story: &Story, stories: &Stories<'_>, settle: &Settle) {
         match settle.answer {
             Some((_, Kept::Done)) => {
-                let newer = story.newer_grant(settle.token, settle.start);
-                let broken = newer.map(|newer| {
-                    format!(
-                        "token {} settled it although token {} had been given out",
-                        settle.token, newer.token
-                    )
-                });
-                self.judge(Rule::Fenced, &[key], broken);
                 let taken = stories.taken_before_in_run(story, settle.token, settle.start);
                 // Or it was settled before that, and this is a repetition.
                 let taken = taken.filter(|(_, taken)| {
@@ -67,7 +59,8 @@ impl Checker<'_> {
                             && other.start <= taken.end
                     })
                 });
-                self.fenced_in_run(key, settle.token, "settled", taken);
+                let used = (settle.token, settle.start);
+                self.fenced(key, story, used, "settled", taken);
             }
             Some((end, Kept::LeaseLost)) => {
                 // Or it was settled before, and has been purged since.
@@ -86,19 +79,38 @@ impl Checker<'_> {
 
     fn extending(&mut self, key: &Key, story: &Story, stories: &Stories<'_>) {
         for extension in &story.extensions {
-            if let Some((_, Kept::Done)) = extension.answer {
-                let (token, start) = (extension.token, extension.start);
-                let newer = story.newer_grant(token, start);
-                let broken = newer.map(|newer| {
-                    let newer = newer.token;
-                    format!(
-                        "token {token} extended its lease although token {newer} had been given out"
-                    )
-                });
-                self.judge(Rule::Fenced, &[key], broken);
-                let taken = stories.taken_before_in_run(story, token, start);
-                self.fenced_in_run(key, token, "extended its lease", taken);
+            if let Some((_, Kept::Done | Kept::Unmoved)) = extension.answer {
+                let used = (extension.token, extension.start);
+                let taken = stories.taken_before_in_run(story, extension.token, extension.start);
+                self.fenced(key, story, used, "extended", taken);
             }
+        }
+    }
+
+    /// Judges the use of a lease, which began at `start`: nobody else may have had the message by then, nor `taken`
+    /// one before it in its run.
+    fn fenced(
+        &mut self,
+        key: &Key,
+        story: &Story,
+        (token, start): (i64, u64),
+        what: &str,
+        taken: Option<(&Key, &Grant)>,
+    ) {
+        if let Some(newer) = story.newer_grant(token, start) {
+            let newer = newer.token;
+            let broken =
+                format!("token {token} {what} it although token {newer} had been given out");
+            self.judge(Rule::Fenced, &[key], Some(broken));
+        } else if let Some((before, taken)) = taken {
+            let newer = taken.token;
+            let broken = format!(
+                "token {token} {what} the second although token {newer} had been given out for the first, which \
+                 comes before it in its run"
+            );
+            self.judge(Rule::Fenced, &[before, key], Some(broken));
+        } else {
+            self.judge(Rule::Fenced, &[key], None);
         }
     }
 

@@ -175,7 +175,8 @@ impl Story {
 
     /// When the begins began of which nobody knows whether they got it.
     pub(super) fn unknown_begins(&self) -> impl Iterator<Item = u64> {
-        let unknown = self.begins.iter().filter(|begin| begin.answer.is_none());
+        let begins = self.begins.iter();
+        let unknown = begins.filter(|begin| begin.answer.is_none() && !begin.has_no_effect);
         unknown.map(|begin| begin.start)
     }
 
@@ -261,6 +262,18 @@ impl<'a> Stories<'a> {
         let start = call.start;
         let answered = call.answered.as_ref().zip(call.end);
         let has_no_effect = matches!(call.answered, Some(Answered::Failed { unknown: false, .. }));
+        // As if it had not been. A receive or a begin tells at least of its message. A purge goes by slices, and its
+        // error may be that of the last one only.
+        let is_nothing = matches!(
+            call.asked,
+            Asked::Claim { .. }
+                | Asked::Settle { .. }
+                | Asked::Extend { .. }
+                | Asked::Change { .. }
+        );
+        if has_no_effect && is_nothing {
+            return;
+        }
         match &call.asked {
             Asked::Receive { messages, .. } => {
                 for (place, sent) in messages.iter().enumerate() {

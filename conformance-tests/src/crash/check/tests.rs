@@ -7,6 +7,8 @@ mod operators;
 mod purges;
 mod run;
 mod runs;
+mod turns;
+mod without_effect;
 
 use inbox_api::State;
 

@@ -75,7 +75,8 @@ pub(super) async fn unblock(worker: &Worker, mut random: fastrand::Rng) -> Resul
         match list(worker, &blocking).await? {
             Ok(keys) => {
                 for key in keys {
-                    failed = change_one(worker, &key, Change::Discard).await?.err();
+                    let changed = change_one(worker, &key, Change::Discard).await?;
+                    failed = changed.err().or(failed);
                 }
             }
             Err(error) => failed = Some(error),

@@ -147,7 +147,9 @@ async fn work_run(
         .filter(|_| worker.mode == Mode::Transactional);
     let all = run.len();
     let mut batch: Vec<Settlement> = Vec::new();
-    while let Some(leased) = run.pop_front() {
+    let mut ends_are_known = true;
+    while let Some(mut leased) = run.pop_front() {
+        let mut has_lost = false;
         if run.len() + 1 < all {
             worker.pass(Point::WithinRun)?;
         }
@@ -157,13 +159,13 @@ async fn work_run(
         }
         match random.u8(..100) {
             0..10 => {
-                let worked_on = batch.iter().map(|settlement| &settlement.lease);
-                let ahead = run.iter().map(|leased| &leased.lease);
-                let leases = worked_on.chain([&leased.lease]).chain(ahead).cloned();
-                if !extend(worker, &leases.collect::<Vec<_>>(), length).await? {
-                    // Those behind are left. This one ends as it would have, and is told what it has lost.
-                    run.clear();
-                }
+                let worked_on = batch.iter_mut().map(|settlement| &mut settlement.lease);
+                let ahead = run.iter_mut().map(|leased| &mut leased.lease);
+                let leases = worked_on.chain([&mut leased.lease]).chain(ahead);
+                let mut leases: Vec<&mut Lease> = leases.collect();
+                let extended = extend(worker, &mut leases, ends_are_known, length).await?;
+                ends_are_known = extended.is_some();
+                has_lost = extended == Some(false);
             }
             // Stays away for longer than its lease: its work is another worker's by now.
             10 if leased.attempts.started < PATIENCE => tokio::time::sleep(length * 2).await,
@@ -175,6 +177,12 @@ async fn work_run(
             outcome: outcome(random, &leased),
             lease: leased.lease,
         };
+        let goes_on = Ending::of(&settlement.outcome).lets_the_next_through();
+        if has_lost && goes_on {
+            // Those behind are left, and this one is told what it has lost. Where it does not go on they are handed
+            // back in any case: one that is still leased would pass this one.
+            run.clear();
+        }
         if let (Outcome::Processed { .. }, Some(transactions)) = (&settlement.outcome, transactions)
         {
             // Those before it have to have ended when it is committed.
@@ -188,7 +196,6 @@ async fn work_run(
             }
             continue;
         }
-        let goes_on = Ending::of(&settlement.outcome).lets_the_next_through();
         batch.push(settlement);
         if !goes_on {
             batch.extend(run.drain(..).map(|behind| Settlement {
@@ -228,8 +235,19 @@ fn outcome(random: &mut fastrand::Rng, leased: &Leased) -> Outcome {
     }
 }
 
-/// Extends the leases of a run in one call; answers whether none of them is known to be lost.
-async fn extend(worker: &Worker, leases: &[Lease], length: Duration) -> Result<bool, BoxError> {
+/// Extends the leases of a run in one call, and notes their new ends; answers whether none of them is lost, if that is
+/// known.
+async fn extend(
+    worker: &Worker,
+    run: &mut [&mut Lease],
+    ends_are_known: bool,
+    length: Duration,
+) -> Result<Option<bool>, BoxError> {
+    let leases: Vec<Lease> = run.iter().map(|lease| (**lease).clone()).collect();
+    let ends = leases
+        .iter()
+        .map(|lease| ends_are_known.then_some(lease.until));
+    let ends: Vec<_> = ends.collect();
     let asked = Asked::Extend {
         leases: leases.iter().map(held).collect(),
         length: micros(length),
@@ -240,15 +258,22 @@ async fn extend(worker: &Worker, leases: &[Lease], length: Duration) -> Result<b
         .call(
             asked,
             points,
-            worker.opened.inbox.extend(leases, length),
-            |extended| Answered::extended(extended),
+            worker.opened.inbox.extend(&leases, length),
+            |extended| Answered::extended(extended, &ends),
         )
         .await?;
     match extended {
-        Ok(extended) => Ok(!extended.contains(&Extended::LeaseLost)),
+        Ok(extended) => {
+            for (lease, extended) in run.iter_mut().zip(&extended) {
+                if let Extended::Until(until) = extended {
+                    lease.until = *until;
+                }
+            }
+            Ok(Some(!extended.contains(&Extended::LeaseLost)))
+        }
         Err(error) => {
             pause_after(&error).await;
-            Ok(true)
+            Ok(None)
         }
     }
 }

@@ -154,7 +154,7 @@ impl Run {
         self.call(start, end, Self::asked_to_claim(), Some(answer))
     }
 
-    fn asked_to_begin(&self, id: &str) -> Asked {
+    pub(super) fn asked_to_begin(&self, id: &str) -> Asked {
         Asked::Begin {
             message: Sent {
                 key: key(id),
@@ -243,6 +243,22 @@ impl Run {
             length: length * 1000,
         };
         self.call(start, end, asked, Some(Answered::Extended(vec![Done])))
+    }
+
+    /// Of several leases in one call, each with its answer.
+    pub(super) fn extend_all(
+        self,
+        (start, end): (u64, u64),
+        leases: &[((&str, i64), Kept)],
+        length: u64,
+    ) -> Self {
+        let held = |((id, token), _): &((&str, i64), Kept)| held(id, *token);
+        let asked = Asked::Extend {
+            leases: leases.iter().map(held).collect(),
+            length: length * 1000,
+        };
+        let answers = leases.iter().map(|(_, answer)| *answer).collect();
+        self.call(start, end, asked, Some(Answered::Extended(answers)))
     }
 
     /// An operator's change, which changed so many; with an end of 0 nobody knows.
@@ -358,5 +374,14 @@ pub(super) fn failed(retryable: bool) -> Answered {
         error: "store unavailable (settle): gone".into(),
         retryable,
         unknown: true,
+    }
+}
+
+/// What certainly changed nothing.
+pub(super) fn without_effect() -> Answered {
+    Answered::Failed {
+        error: "store unavailable: refused".into(),
+        retryable: true,
+        unknown: false,
     }
 }

@@ -11,7 +11,7 @@ use super::{
 use crate::crash::history::{
     Change::Replay,
     Ending::{Dead, Processed, Release, Retry},
-    Kept::{Done, LeaseLost},
+    Kept::{Done, LeaseLost, Unmoved},
     Received::Accepted,
 };
 use store::{Flaw, history};
@@ -201,6 +201,24 @@ fn what_vanished_once_comes_alone() {
 }
 
 #[test]
+fn what_lost_its_run_comes_behind_no_other() {
+    // Nobody had begun with the third, so that its attempts do not tell.
+    let second_run = |run: Run| {
+        run.claim(600, 601, "a", 4, (2, 0))
+            .settle((602, 603), ("a", 4), Processed, Done)
+            .claim_run(604, 605, &[("b", 5, (1, 0)), ("c", 6, (1, 0))])
+            .settle_all(
+                (606, 607),
+                &[(("b", 5), Processed, Done), (("c", 6), Processed, Done)],
+            )
+            .three([2, 1, 1])
+    };
+    second_run(run()).breaks(Rule::RunsAsAsked);
+    // It was handed back, perhaps.
+    second_run(run().settle_as((4, 5), ("c", 3), Release, failed(true))).keeps_all();
+}
+
+#[test]
 fn an_attempt_of_a_run_counts_when_its_turn_comes() {
     run().one_by_one([2, 1, 1]).keeps_all();
     // Nobody had begun with them.
@@ -333,6 +351,69 @@ fn a_lease_that_is_lost_with_its_run_is_not_valid() {
         .settle((606, 607), ("c", 6), Processed, Done)
         .three([1, 2, 1])
         .breaks(Rule::OneHolder);
+}
+
+#[test]
+fn an_extension_may_take_what_is_behind_a_lease_that_has_run_out() {
+    // Another transaction holds the first at that moment, and nobody has claimed it.
+    let lost = |at| {
+        let all_lost = THREE.map(|(id, token, _)| ((id, token), LeaseLost));
+        run()
+            .extend_all((at, at + 1), &all_lost, LEASE)
+            .settle_all(
+                (at + 2, at + 3),
+                &[
+                    (("a", 1), Processed, Done),
+                    (("b", 2), Processed, LeaseLost),
+                    (("c", 3), Processed, LeaseLost),
+                ],
+            )
+            .claim(700, 701, "b", 4, (1, 0))
+            .settle((702, 703), ("b", 4), Processed, Done)
+            .claim(704, 705, "c", 5, (1, 0))
+            .settle((706, 707), ("c", 5), Processed, Done)
+            .three([1; 3])
+    };
+    lost(600).keeps_all();
+    let early = lost(100).findings();
+    assert!(early.broken(Rule::LostToNobody) > 0, "{early:?}");
+    // The second had been extended for itself, and is lost then.
+    let extended = |told: fn(Run) -> Run| {
+        told(run().extend(400, 401, ("b", 2), LEASE))
+            .settle((602, 603), ("a", 1), Processed, Done)
+            .claim(610, 611, "b", 4, (1, 0))
+            .settle((612, 613), ("b", 4), Processed, Done)
+            .claim(614, 615, "c", 5, (1, 0))
+            .settle((616, 617), ("c", 5), Processed, Done)
+            .three([1; 3])
+    };
+    extended(|run| run.extend_all((600, 601), &[(("b", 2), LeaseLost)], LEASE)).keeps_all();
+    let untold = extended(|run| run).findings();
+    assert!(untold.broken(Rule::OneHolder) > 0, "{untold:?}");
+}
+
+#[test]
+fn an_extension_may_leave_the_end_of_a_lease_as_it_was() {
+    let extended = |answer| {
+        Run::default()
+            .receive(0, 1, "a", Accepted)
+            .claim(2, 3, "a", 1, (1, 0))
+            .extend_all((400, 401), &[(("a", 1), answer)], LEASE)
+            .claim(600, 601, "a", 2, (2, 0))
+            .settle((602, 603), ("a", 2), Processed, Done)
+            .listed("a", State::Processed, 2, 1)
+    };
+    extended(Unmoved).keeps_all();
+    extended(Done).breaks(Rule::OneHolder);
+    // Only the newest holder is told so.
+    Run::default()
+        .receive(0, 1, "a", Accepted)
+        .claim(2, 3, "a", 1, (1, 0))
+        .claim(600, 601, "a", 2, (2, 0))
+        .extend_all((602, 603), &[(("a", 1), Unmoved)], LEASE)
+        .settle((604, 605), ("a", 2), Processed, Done)
+        .listed("a", State::Processed, 2, 1)
+        .breaks(Rule::Fenced);
 }
 
 #[test]
