@@ -295,6 +295,7 @@ async fn a_lease_that_the_claim_under_way_has_not_taken_is_lost_at_once() {
     bench.spy.disturb("extend", Trouble::Hold);
     bench.spy.disturb("claim", Trouble::Hold);
     bench.at(61_000).await;
+    bench.spy.follow();
     bench.other_takes_one(10 * LEASE).await;
     bench.spy.calm("extend");
     sleep(Duration::from_millis(1)).await;
