@@ -207,6 +207,7 @@ async fn claim_each(inbox: Arc<dyn Inbox>) -> CaseResult<usize> {
         let leased = persist(|| inbox.claim(&request)).await?.leased;
         idle = if leased.is_empty() { idle + 1 } else { 0 };
         taken += leased.len();
+        tokio::task::yield_now().await;
     }
     Ok(taken)
 }
@@ -239,7 +240,8 @@ pub(crate) async fn what_is_taken_again_at_once_was_handed_back(cx: Context) -> 
     let (answers, taken) = at_once(&inbox, hand_back, claim_each).await?;
     let expected = vec![Settled::LeaseLost, Settled::Done];
     same("answers", &answers, &vec![expected; MESSAGES])?;
-    same("taken again", &taken, &MESSAGES)
+    let rest = inbox.claim_up_to(1000, LONG).await?.len();
+    same("taken again", &(taken + rest), &MESSAGES)
 }
 
 /// Defect: an earlier holder hands back what another one holds now, and a third one gets it too.
