@@ -146,7 +146,8 @@ impl Database {
         if self.owns_client {
             let client = self.client.clone();
             let closing = tokio::spawn(async move { client.shutdown().immediate(true).await });
-            let _ = closing.await;
+            // The driver has no limit of its own for a server that has gone silent.
+            let _ = tokio::time::timeout(self.options.operation_timeout, closing).await;
         }
     }
 
