@@ -31,7 +31,7 @@ pub(crate) use self::{
     record::record,
     replay::replay,
     reschedule::reschedule,
-    settle::{Keeping, settle, sign},
+    settle::{Keeping, settle},
     sign::sign_intervention,
 };
 use crate::{

@@ -219,11 +219,7 @@ pub(crate) async fn settle_on(
     // transaction, it is to be told from what another one has settled.
     let counts = repetition == Repetition::Lost || connection.database.server.counts_updates();
     let database = connection.database;
-    let pipeline = |outcome: &&Outcome| {
-        let mut pipeline = pipelines::settle(database, outcome, keeping, mark);
-        pipeline.push(pipelines::sign(mark));
-        pipeline
-    };
+    let pipeline = |outcome: &&Outcome| pipelines::settle(database, outcome, keeping, mark);
     let leases = settlements.iter().map(|settlement| &settlement.lease);
     connection
         .open_now(leases.map(|lease| seq_of(lease.locator)))

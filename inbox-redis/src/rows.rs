@@ -311,7 +311,7 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
     let mut row = Taker::of(value)?;
     let field = reply::text(&row.next()?)?.ok_or(Unexpected)?.to_owned();
     let seq = row.unsigned()?;
-    let mut held = Held {
+    let held = Held {
         accepted: row.number()?,
         token: row.number()?,
         until: row.number()?,
@@ -319,13 +319,12 @@ pub(crate) fn read_taken(shard: u16, value: Value) -> Reply<Taken> {
             started: u32::try_from(row.number()?).unwrap_or(u32::MAX),
             finished: u32::try_from(row.number()?).unwrap_or(u32::MAX),
         },
-        replays: 0,
+        replays: u32::try_from(row.number()?).unwrap_or(u32::MAX),
     };
     let ordering_key = row.next()?;
     let body = row.bytes()?.ok_or(Unexpected)?;
     let at = row.number()?;
     let first = row.unsigned()?;
-    held.replays = u32::try_from(row.number()?).unwrap_or(u32::MAX);
     let message = || -> Decoded<Message> {
         let (head, payload) = split(&body)?;
         let fixed = fixed(&head)?;

@@ -52,7 +52,9 @@ pub(crate) async fn find(
         "SELECT
             (SELECT count(*) FROM sqlite_master WHERE lower(name) IN (?1, ?2, ?3, ?4, ?5)),
             (SELECT count(*) FROM pragma_table_info(?5)
-             WHERE name IN ('marker', 'version', 'works_from', 'revision'))",
+             WHERE name IN ('marker', 'version', 'works_from', 'revision')),
+            (SELECT count(*) FROM pragma_table_info(?3)
+             WHERE name IN ('unfinished', 'processed', 'dead', 'discarded'))",
     )
     .bind(&tables[0])
     .bind(&tables[1])
@@ -71,7 +73,9 @@ pub(crate) async fn find(
     let rows = sqlx::query(AssertSqlSafe(meta))
         .fetch_all(&mut *connection)
         .await?;
-    if count == 5 && is_half_empty(connection, inbox).await? {
+    // Tables of another layout are told as such.
+    let has_counters = row.try_get::<i64, _>(2)? == 4;
+    if count == 5 && has_counters && is_half_empty(connection, inbox).await? {
         return Ok(Found::Loaded);
     }
     Ok(match rows.as_slice() {
@@ -84,17 +88,19 @@ pub(crate) async fn find(
 /// Whether there are messages without states or the reverse: all of a table's content is missing.
 /// Single rows that are lost do not stop the others.
 async fn is_half_empty(connection: &mut SqliteConnection, inbox: &InboxName) -> sqlx::Result<bool> {
-    // Names no columns: they may be those of another version. A count may be all that is left of a handler.
     let sql = format!(
-        "SELECT received <> placed OR (received AND NOT counted) FROM (
-            SELECT EXISTS (SELECT 1 FROM {inbox}_message) AS received,
-                EXISTS (SELECT 1 FROM {inbox}_state) AS placed,
-                EXISTS (SELECT 1 FROM {inbox}_count) AS counted
+        "SELECT count(DISTINCT filled) FROM (
+            SELECT EXISTS (SELECT 1 FROM {inbox}_message) AS filled
+            UNION ALL SELECT EXISTS (SELECT 1 FROM {inbox}_state)
+            UNION ALL SELECT EXISTS (
+                SELECT 1 FROM {inbox}_count WHERE unfinished + processed + dead + discarded > 0
+            )
         )"
     );
-    sqlx::query_scalar(AssertSqlSafe(sql))
+    let kinds: i64 = sqlx::query_scalar(AssertSqlSafe(sql))
         .fetch_one(connection)
-        .await
+        .await?;
+    Ok(kinds > 1)
 }
 
 fn read_mark(row: &SqliteRow) -> Option<Marked> {

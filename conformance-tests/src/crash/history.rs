@@ -1,6 +1,11 @@
 //! What happened in a run: the calls of all workers, what they asked and what was answered.
 
-use std::{collections::HashMap, error::Error as _, iter, time::SystemTime};
+use std::{
+    collections::{BTreeMap, HashMap},
+    error::Error as _,
+    iter,
+    time::SystemTime,
+};
 
 use inbox_api::{
     AfterDead, Begun, Claims, Extended, HandlerName, Key, Lease, Leased, Message, OrderingKey,
@@ -461,6 +466,18 @@ impl History {
         }
         Ok(())
     }
+}
+
+/// The runs in a claim's answer: the places of the messages of each ordering key that has several.
+pub(crate) fn runs_in(granted: &[Granted]) -> Vec<Vec<usize>> {
+    let mut runs: BTreeMap<_, Vec<usize>> = BTreeMap::new();
+    for (place, one) in granted.iter().enumerate() {
+        if let Some(ordering_key) = &one.ordering_key {
+            let of_key = (&one.held.key.handler, ordering_key);
+            runs.entry(of_key).or_default().push(place);
+        }
+    }
+    runs.into_values().filter(|run| run.len() > 1).collect()
 }
 
 #[cfg(test)]

@@ -1,16 +1,12 @@
 //! What a run prints.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt::Write as _,
-    time::Duration,
-};
+use std::{collections::HashSet, fmt::Write as _, time::Duration};
 
 use inbox_api::Key;
 
 use super::{
     check::{Rule, TOLD},
-    history::{Answered, Asked, Beginning, Call, Change, Granted, Held, Kept, Received},
+    history::{Answered, Asked, Beginning, Call, Change, Granted, Held, Kept, Received, runs_in},
     orchestrate::Outcome,
 };
 
@@ -66,16 +62,12 @@ impl Counts {
     }
 
     fn add_runs(&mut self, granted: &[Granted], settled: &HashSet<(&Key, i64)>) {
-        let mut runs: HashMap<_, Vec<&Granted>> = HashMap::new();
-        for one in granted.iter().filter(|one| one.ordering_key.is_some()) {
-            let ordering_key = (&one.held.key.handler, &one.ordering_key);
-            runs.entry(ordering_key).or_default().push(one);
-        }
-        for run in runs.into_values().filter(|run| run.len() > 1) {
+        for run in runs_in(granted) {
             self.runs += 1;
             self.in_runs += run.len() as u64;
-            let ended = |one: &&Granted| settled.contains(&lease(&one.held));
-            self.runs_left += u64::from(!run.iter().all(ended));
+            let mut members = run.iter().filter_map(|place| granted.get(*place));
+            let has_left = members.any(|one| !settled.contains(&lease(&one.held)));
+            self.runs_left += u64::from(has_left);
         }
     }
 

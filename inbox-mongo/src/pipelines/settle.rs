@@ -46,7 +46,7 @@ fn with_attempt(now: &Document, end: AttemptEnd, error: &str) -> Document {
     with_entry(attempt)
 }
 
-/// Ends a lease. A message with an ordering key is left marked with `mark`.
+/// Ends a lease, and signs that with `mark`. A message with an ordering key is left marked with it, too.
 pub(crate) fn settle(
     database: &Database,
     outcome: &Outcome,
@@ -111,11 +111,11 @@ pub(crate) fn settle(
         set.insert("history", with_attempt(&now, end, error));
     }
     mark_ordered(database, &mut set, mark);
-    vec![doc! { "$set": set }]
+    vec![doc! { "$set": set }, sign(mark)]
 }
 
 /// Signs the settlement: it is found by `mark` although others have settled the message after it.
-pub(crate) fn sign(mark: ObjectId) -> Document {
+fn sign(mark: ObjectId) -> Document {
     let nothing: [Bson; 0] = [];
     let before = doc! { "$ifNull": ["$settledBy", nothing.as_slice()] };
     let newest = doc! { "$slice": [{ "$concatArrays": [before, [mark]] }, -SIGNED] };

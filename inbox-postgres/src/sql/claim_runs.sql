@@ -42,7 +42,7 @@ DECLARE
     tokens bigint[];
     starts integer[];
     ends integer[];
-    again integer[];
+    replay_counts integer[];
 BEGIN
     {require_read_committed}
     IF EXISTS (SELECT FROM {inbox}_paused) THEN
@@ -169,14 +169,14 @@ BEGIN
         SELECT array_agg(seq ORDER BY place), array_agg(token ORDER BY place),
             array_agg(started ORDER BY place), array_agg(finished ORDER BY place),
             array_agg(replays ORDER BY place), count(*), count(*) FILTER (WHERE is_first)
-        INTO seqs, tokens, starts, ends, again, taken, firsts
+        INTO seqs, tokens, starts, ends, replay_counts, taken, firsts
         FROM leased;
         IF taken > 0 THEN
             all_seqs := all_seqs || seqs;
             all_tokens := all_tokens || tokens;
             all_started := all_started || starts;
             all_finished := all_finished || ends;
-            all_replays := all_replays || again;
+            all_replays := all_replays || replay_counts;
             missing := missing - taken;
         END IF;
         EXIT WHEN missing = 0;

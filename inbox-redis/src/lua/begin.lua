@@ -38,4 +38,4 @@ if s.state == LEASED and s.okey then end_run_behind(handler, s) end
 lease(s, handler, length, worker)
 move(handler, 'leased', true, s, integer(s.at))
 write()
-return {'run', {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, stored, s.due, s.seq, s.replays}}
+return {'run', {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.replays, s.okey or false, stored, s.due, s.seq}}

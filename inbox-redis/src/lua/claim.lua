@@ -75,7 +75,7 @@ local function claim_followers(f, first, list)
     set_flag(s, BEHIND, true)
     move(f.handler, 'leased', true, s, leased_score(s))
     members[n] = member_of(s)
-    taken[#taken + 1] = {s.key, s.seq, s.accepted, s.token, s.at, s.started + 1, s.finished, s.okey, whole, f.at, first.seq, s.replays}
+    taken[#taken + 1] = {s.key, s.seq, s.accepted, s.token, s.at, s.started + 1, s.finished, s.replays, s.okey, whole, f.at, first.seq}
   end
   if #members > 0 then keep_behind(f.handler, first.okey, members) end
 end
@@ -124,7 +124,7 @@ local function claim_ones(first, last)
       local behind = followers(f.handler, s, math.min(run_limit - 1, left))
       lease(s, f.handler, length, worker)
       move(f.handler, 'leased', true, s, integer(s.at))
-      taken[#taken + 1] = {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.okey or false, whole, f.at, s.seq, s.replays}
+      taken[#taken + 1] = {key, s.seq, s.accepted, s.token, s.at, s.started, s.finished, s.replays, s.okey or false, whole, f.at, s.seq}
       claim_followers(f, s, behind)
     end
   end

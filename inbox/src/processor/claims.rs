@@ -412,7 +412,6 @@ impl Driver {
             // It is to be run: its outcome is stored, or it is another message, whose key was purged after others
             // had settled this one, or a replay, or what is before it is to be run first.
             let is_to_run = slot.is_back_with(&leased)
-                || slot.is_replayed_in(&leased)
                 || slot.context.leased().accepted_at != leased.accepted_at
                 || before == Some(true);
             see(is_to_run);

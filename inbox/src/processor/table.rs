@@ -94,19 +94,16 @@ impl Slot {
         self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
     }
 
-    /// Whether a claim that gets this has found the outcome that is on its way to be stored, or what others have
-    /// done since.
+    /// Whether a claim that gets this has found the outcome that is on its way to be stored, what others have done
+    /// since, or what an operator has replayed since it was claimed here.
     pub(super) fn is_back_with(&self, leased: &Leased) -> bool {
         let (own, found) = (self.attempts(), leased.attempts);
-        self.ends_counted.is_some_and(|is_counted| {
+        let is_replayed = leased.replays != self.context.leased().replays;
+        let is_settled = self.ends_counted.is_some_and(|is_counted| {
             let is_handed_back = !is_counted && found.started == own.started;
-            is_handed_back || found.finished > own.finished || self.is_replayed_in(leased)
-        })
-    }
-
-    /// Whether a claim that gets this has found what an operator has replayed since it was claimed here.
-    pub(super) fn is_replayed_in(&self, leased: &Leased) -> bool {
-        leased.replays != self.context.leased().replays
+            is_handed_back || found.finished > own.finished
+        });
+        is_replayed || is_settled
     }
 
     /// Takes note of the outcome that is on its way to the store.

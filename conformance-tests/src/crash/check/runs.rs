@@ -1,15 +1,15 @@
 //! What runs promise: several messages of one ordering key that a claim got.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::HashMap;
 
-use inbox_api::{HandlerName, Key, OrderingKey};
+use inbox_api::Key;
 
 use super::{
     Checker, Rule,
     clock::Clock,
     story::{Grant, Settle, Stories, Story},
 };
-use crate::crash::history::{Answered, Asked, Change, Granted, Held, Kept};
+use crate::crash::history::{Answered, Asked, Change, Granted, Held, Kept, runs_in};
 
 /// A place in a run of more than one message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,30 +52,16 @@ impl Grant {
     }
 }
 
-/// The places of the messages of each ordering key in a claim's answer.
-fn by_ordering_key(granted: &[Granted]) -> BTreeMap<(&HandlerName, &OrderingKey), Vec<usize>> {
-    let mut places: BTreeMap<_, Vec<usize>> = BTreeMap::new();
-    for (place, granted) in granted.iter().enumerate() {
-        if let Some(ordering_key) = &granted.ordering_key {
-            let key = (&granted.held.key.handler, ordering_key);
-            places.entry(key).or_default().push(place);
-        }
-    }
-    places
-}
-
 impl<'a> Stories<'a> {
     /// Notes the runs of a claim's answer, and answers where in them each message stands.
     pub(super) fn add_runs(&mut self, granted: &'a [Granted]) -> Vec<Option<InRun>> {
         let mut places = HashMap::new();
-        for members in by_ordering_key(granted).into_values() {
-            if members.len() > 1 {
-                let run = self.runs.len();
-                let in_run = |(place, member): (usize, &usize)| (*member, InRun { run, place });
-                places.extend(members.iter().enumerate().map(in_run));
-                let members = members.iter().filter_map(|member| granted.get(*member));
-                self.runs.push(members.collect());
-            }
+        for members in runs_in(granted) {
+            let run = self.runs.len();
+            let in_run = |(place, member): (usize, &usize)| (*member, InRun { run, place });
+            places.extend(members.iter().enumerate().map(in_run));
+            let members = members.iter().filter_map(|member| granted.get(*member));
+            self.runs.push(members.collect());
         }
         (0..granted.len())
             .map(|member| places.get(&member).copied())
@@ -182,10 +168,7 @@ impl Checker<'_> {
             else {
                 continue;
             };
-            for places in by_ordering_key(granted)
-                .into_values()
-                .filter(|run| run.len() > 1)
-            {
+            for places in runs_in(granted) {
                 let run: Vec<&Granted> = places.iter().filter_map(|at| granted.get(*at)).collect();
                 let keys: Vec<&Key> = run.iter().map(|one| &one.held.key).collect();
                 let most = (*run_limit).max(1) as usize;

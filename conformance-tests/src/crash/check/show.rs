@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use inbox_api::Key;
 
 use super::Evidence;
-use crate::crash::history::{Answered, Asked, Beginning, Call, Change, Ending, Granted, History};
+use crate::crash::history::{
+    Answered, Asked, Beginning, Call, Change, Ending, Granted, History, runs_in,
+};
 
 /// The time from which shown times count.
 pub(super) fn origin(history: &History) -> u64 {
@@ -249,24 +251,16 @@ fn answer<T: std::fmt::Debug>(answer: Option<&T>) -> String {
     answer.map_or_else(|| "no answer".to_owned(), |answer| format!("{answer:?}"))
 }
 
-/// Which of how many of its ordering key it is in a claim's answer, if there are several.
+/// Which of how many it is in its run of a claim's answer, if it is in one.
 fn within_run(granted: &[Granted], place: usize) -> String {
-    let of_its_key = |one: &Granted| {
-        granted.get(place).is_some_and(|this| {
-            this.ordering_key.is_some()
-                && one.ordering_key == this.ordering_key
-                && one.held.key.handler == this.held.key.handler
-        })
+    let place_in = |run: Vec<usize>| {
+        let before = run.iter().position(|member| *member == place)?;
+        Some(format!(", number {} of a run of {}", before + 1, run.len()))
     };
-    let before = granted.iter().take(place).filter(|one| of_its_key(one));
-    let (before, all) = (
-        before.count(),
-        granted.iter().filter(|one| of_its_key(one)).count(),
-    );
-    match all {
-        0 | 1 => String::new(),
-        _ => format!(", number {} of a run of {all}", before + 1),
-    }
+    runs_in(granted)
+        .into_iter()
+        .find_map(place_in)
+        .unwrap_or_default()
 }
 
 fn within(transaction: bool) -> &'static str {

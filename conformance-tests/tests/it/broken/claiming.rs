@@ -101,14 +101,14 @@ impl Defect for TwoBeginners {
     }
 }
 
-/// A lease says nothing of replays.
-pub(crate) struct ReplaysUntold;
+/// A claim says of so many of its messages how often they were replayed; the others were never, it says.
+pub(crate) struct ReplaysToldOf(pub(crate) usize);
 
 #[async_trait]
-impl Defect for ReplaysUntold {
+impl Defect for ReplaysToldOf {
     async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
         let mut claims = inner.claim(request).await?;
-        for leased in &mut claims.leased {
+        for leased in claims.leased.iter_mut().skip(self.0) {
             leased.replays = 0;
         }
         Ok(claims)
@@ -131,19 +131,5 @@ impl Defect for ReplaysUntoldInline {
             leased.replays = 0;
         }
         Ok(begun)
-    }
-}
-
-/// Those behind the first of a run are told as never replayed.
-pub(crate) struct ReplaysOfTheFirstOnly;
-
-#[async_trait]
-impl Defect for ReplaysOfTheFirstOnly {
-    async fn claim(&self, inner: &MemoryStore, request: &ClaimRequest) -> Result<Claims> {
-        let mut claims = inner.claim(request).await?;
-        for leased in claims.leased.iter_mut().skip(1) {
-            leased.replays = 0;
-        }
-        Ok(claims)
     }
 }

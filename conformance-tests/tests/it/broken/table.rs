@@ -708,11 +708,11 @@ macro_rules! table {
                 deferrals_with_due_when_accepted: broken::looking::Shows(broken::looking::due_when_accepted) => "begin::a_deferral_is_busy_until_due",
                 deferrals_by_whatever_lease: broken::UnfencedSettle::default() => "fencing::a_stale_deferral_changes_nothing",
                 one_outcome_for_a_batch: broken::OneOutcome => "fencing::outcomes_of_one_batch_are_each_done",
-                replays_untold: broken::claiming::ReplaysUntold
+                replays_untold: broken::claiming::ReplaysToldOf(0)
                     => "replay::a_lease_tells_how_often_its_message_was_replayed",
                 replays_untold_inline: broken::claiming::ReplaysUntoldInline
                     => "replay::a_lease_tells_how_often_its_message_was_replayed",
-                replays_of_the_first_only: broken::claiming::ReplaysOfTheFirstOnly
+                replays_of_the_first_only: broken::claiming::ReplaysToldOf(1)
                     => "runs::each_of_a_run_tells_its_replays",
                 a_list_of_the_dead_that_only_grows: broken::inconsistent::DeadStayListed::default()
                     => "invariants::what_is_kept_twice_agrees_after_every_step",

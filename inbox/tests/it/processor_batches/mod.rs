@@ -2,6 +2,7 @@
 
 mod answers;
 mod around;
+mod claimed_again;
 mod leases;
 mod runs;
 mod transactions;

@@ -75,6 +75,29 @@ impl Run {
         self
     }
 
+    /// A call of a small store's, at the microsecond `now`; whether its answer arrives, which it does if it is
+    /// `needed`, and else but for one call of so many. The store decides what it does then.
+    pub(super) fn call_at(
+        &mut self,
+        random: &mut fastrand::Rng,
+        now: u64,
+        (asked, answered): (Asked, Answered),
+        needed: bool,
+        lost_of: u8,
+    ) -> bool {
+        let arrives = needed || random.u8(..lost_of) > 0;
+        let end = now + random.u64(..3_000);
+        self.history.calls.push(Call {
+            worker: 1,
+            pid: 4711,
+            start: now - random.u64(..3_000),
+            end: arrives.then_some(end),
+            asked,
+            answered: arrives.then_some(answered),
+        });
+        arrives
+    }
+
     pub(super) fn receive_all(
         self,
         start: u64,

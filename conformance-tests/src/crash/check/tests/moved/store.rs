@@ -4,7 +4,7 @@ use inbox_api::State;
 
 use super::super::run::{LEASE, Run, held, key};
 use crate::crash::history::{
-    Answered, Asked, Call, ClockMove, Ended,
+    Answered, Asked, ClockMove, Ended,
     Ending::{self, Defer, Processed, Release, Retry},
     Granted, Kept, Received, Sent,
 };
@@ -150,17 +150,9 @@ impl Store {
 
     /// A call that has its effect now; its answer is lost now and then, unless it has to be known.
     fn call(&mut self, asked: Asked, answered: Answered, known: bool) -> bool {
-        let known = known || self.random.u8(..10) > 0;
-        let end = self.now + self.random.u64(..3_000);
-        self.run.history.calls.push(Call {
-            worker: 1,
-            pid: 4711,
-            start: self.now - self.random.u64(..3_000),
-            end: known.then_some(end),
-            asked,
-            answered: known.then_some(answered),
-        });
-        known
+        let call = (asked, answered);
+        self.run
+            .call_at(&mut self.random, self.now, call, known, 10)
     }
 
     fn receive(&mut self) {

@@ -4,7 +4,7 @@ use inbox_api::State;
 
 use super::super::run::{LEASE, Run, handler, held, key};
 use crate::crash::history::{
-    Answered, Asked, Call,
+    Answered, Asked,
     Change::{self, Discard, Replay},
     Ended,
     Ending::{self, Block, Dead, Defer, Processed, Release, Retry},
@@ -165,17 +165,9 @@ impl Store {
 
     /// A call that has its effect now; whether its answer arrives.
     fn call(&mut self, asked: Asked, answered: Answered, known: bool) -> bool {
-        let known = known || self.random.u8(..30) > 0;
-        let end = self.now + self.random.u64(..3_000);
-        self.run.history.calls.push(Call {
-            worker: 1,
-            pid: 4711,
-            start: self.now - self.random.u64(..3_000),
-            end: known.then_some(end),
-            asked,
-            answered: known.then_some(answered),
-        });
-        known
+        let call = (asked, answered);
+        self.run
+            .call_at(&mut self.random, self.now, call, known, 30)
     }
 
     fn draw_token(&mut self) -> i64 {
