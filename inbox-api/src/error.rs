@@ -59,8 +59,8 @@ impl fmt::Display for ErrorKind {
 pub enum Effect {
     /// Certainly nothing was changed.
     None,
-    /// The reply was lost: the change may or may not be durable. Every operation of
-    /// [`Store`](crate::Store) is safe to repeat then. Never with [`ErrorKind::Invalid`] and
+    /// The reply was lost, or only a part of the operation failed: the change may or may not be durable, or
+    /// some of it is. Every operation of [`Store`](crate::Store) is safe to repeat then. Never with [`ErrorKind::Invalid`] and
     /// [`ErrorKind::Unsupported`]: what is refused is refused before anything is changed.
     Unknown,
 }
@@ -109,6 +109,17 @@ impl Error {
     pub fn with_effect(mut self, effect: Effect) -> Self {
         self.effect = effect;
         self
+    }
+
+    /// Of an operation that is done in several steps: says that the write may have happened if a step
+    /// before the one that failed has `changed` anything.
+    #[must_use]
+    pub fn after_changes(self, changed: bool) -> Self {
+        if changed {
+            self.with_effect(Effect::Unknown)
+        } else {
+            self
+        }
     }
 
     /// Keeps the driver's error.

@@ -90,7 +90,7 @@ pub use store::{
     Receipt, Settled, Settlement, Store, StoreExt, Subscription, error_text,
 };
 pub use summary::{MessageGroup, MessageSummary, OperateExt, Span, error_shape};
-pub use transactional::{Recorded, Transactional};
+pub use transactional::{Recorded, Transactional, settle_then_commit};
 pub use url::hide_password;
 
 pub use bytes::Bytes;
