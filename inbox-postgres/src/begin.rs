@@ -1,8 +1,8 @@
 //! Beginning inline work on a message.
 
 use inbox_api::{
-    Attempts, Begun, Bytes, Due, FencingToken, InboxName, Lease, LeaseTerms, Leased, Message,
-    Result, from_micros,
+    Attempts, Begun, Bytes, Due, Effect, FencingToken, InboxName, Lease, LeaseTerms, Leased,
+    Message, Result, from_micros,
 };
 use sqlx::{Row as _, postgres::PgRow};
 
@@ -73,7 +73,8 @@ fn read(row: &PgRow, message: &Message, inbox: &InboxName) -> Result<Begun> {
         "run" => {
             let leased = rows::read_begun(row, message.key()).map_err(|reason| {
                 let seq = row.try_get(4).unwrap_or_default();
-                rows::corrupt(inbox, seq, reason)
+                // It is leased by now.
+                rows::corrupt(inbox, seq, reason).with_effect(Effect::Unknown)
             })?;
             Begun::Run(Box::new(leased))
         }

@@ -1,6 +1,6 @@
 //! Claiming: one statement, now and then with a look before it that says where the claim may start.
 
-use inbox_api::{AfterDead, ClaimRequest, Claims, Outcome, Result};
+use inbox_api::{AfterDead, ClaimRequest, Claims, Effect, Outcome, Result};
 use sqlx::{Row as _, postgres::PgRow};
 
 use crate::{
@@ -38,7 +38,8 @@ pub(crate) async fn claim(
         match rows::read_leased(row) {
             Ok(leased) => claims.leased.push(leased),
             Err(reason) => {
-                let (seq, token) = rows::read_row_and_token(row).map_err(failed)?;
+                let row = rows::read_row_and_token(row).map_err(failed);
+                let (seq, token) = row.map_err(|error| error.with_effect(Effect::Unknown))?;
                 let dead = Outcome::Dead {
                     reason: format!("corrupt: {reason}"),
                     // They let the next of their ordering key through.
@@ -51,7 +52,9 @@ pub(crate) async fn claim(
         }
     }
     if !unreadable.is_empty() {
-        set_aside(database, unreadable).await?;
+        let aside = set_aside(database, unreadable).await;
+        // The leases are given by now.
+        aside.map_err(|error| error.with_effect(Effect::Unknown))?;
     }
     Ok(claims)
 }

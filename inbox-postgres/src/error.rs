@@ -78,10 +78,12 @@ fn driver_error(error: &Error) -> Option<&sqlx::Error> {
     std::error::Error::source(error)?.downcast_ref()
 }
 
-/// Whether the server refuses a value: class 22, data exceptions.
+/// Whether the server refuses a value: class 22, data exceptions, and of class 54 what is over its limits, such as
+/// JSON that nests too deep for its stack.
 pub(crate) fn is_refused_value(error: &Error) -> bool {
+    let is_invalid = error.kind() == ErrorKind::Invalid;
     let code = driver_error(error).and_then(sqlstate);
-    code.is_some_and(|code| code.starts_with("22"))
+    code.is_some_and(|code| code.starts_with("22") || (code.starts_with("54") && is_invalid))
 }
 
 /// Whether a lock was waited for in vain.

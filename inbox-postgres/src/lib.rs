@@ -29,6 +29,10 @@
 //! a fail-over to an asynchronous standby, whatever had not reached it is lost;
 //! `synchronous_standby_names` prevents that.
 //!
+//! What rests on the writes of others, such as *duplicate*, waits for the disk and the standbys as those did. So that
+//! there is something to wait for, a logical message with the prefix `inbox` and no content is written; what captures
+//! changes from the log may show it.
+//!
 //! # Transactional use
 //! The inbox's tables live with the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from a pool of the
@@ -65,8 +69,9 @@
 //! was opened and no statement in it has failed, which PostgreSQL's own `COMMIT` does not say. The
 //! question goes along with the commit: it costs no round trip.
 //!
-//! **Cancellation.** No future of this crate leaves a transaction open when it is dropped. The
-//! driver's own `Pool::begin` may (in sqlx 0.9.0); [`open`] closes its connection then. Do not put `Pool::begin` under a time-out.
+//! **Cancellation.** No future of this crate leaves a transaction open when it is dropped. The driver's own
+//! `Pool::begin` may (in sqlx 0.9.0); [`open`] closes its connection then. Do not put `Pool::begin` under a
+//! time-out.
 //!
 //! # Time limits
 //! Every request ends within [`PostgresOptions::operation_timeout`], also on a connection that has
@@ -195,9 +200,9 @@
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes 100 messages a statement, the longest
-//! finished first, passes over rows that others have locked, and rests after each statement
-//! for as long as that took; [`drop_payloads`](inbox_api::Operate::drop_payloads) does the same. Nothing waits for it, but each deleted row is a dead row of two tables
-//! and their indexes, which vacuum has to go after.
+//! finished first, passes over rows that others have locked, and rests after each statement for as long as that
+//! took; [`drop_payloads`](inbox_api::Operate::drop_payloads) does the same. Nothing waits for it, but each
+//! deleted row is a dead row of two tables and their indexes, which vacuum has to go after.
 //!
 //! # Partitions
 //! With [`PostgresOptions::partitions`], set at set-up, messages and what is known of finished ones

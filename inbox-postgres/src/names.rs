@@ -106,6 +106,7 @@ const SHARED: &[(&str, &str)] = &[
         include_str!("sql/compact_counters_sometimes.sql"),
     ),
     ("end_runs", include_str!("sql/end_runs.sql")),
+    ("rest_on_others", include_str!("sql/rest_on_others.sql")),
     ("signed", include_str!("sql/signed.sql")),
     ("columns", include_str!("sql/list_columns.sql")),
     ("filter", include_str!("sql/list_filter.sql")),

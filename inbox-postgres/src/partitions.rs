@@ -49,7 +49,7 @@ pub(crate) async fn keep_partitions(database: &Database, partitions: &Partitions
 }
 
 /// Drops the partitions whose messages are all as `expired` says, its handler's if it names one, and more than `few`, or none,
-/// and deletes up to `limit` of their keys. Returns how many messages that was.
+/// and deletes up to `limit` of their keys. Returns how many messages that was, and whether anything was changed.
 ///
 /// A partition is first taken out of its tables. Its messages are gone then, but their keys go
 /// on refusing duplicates until they are deleted, in slices, with the dropped table as the
@@ -59,15 +59,17 @@ pub(crate) async fn drop_partitions(
     expired: &PurgeRequest,
     few: u32,
     limit: u32,
-) -> Result<u64> {
+) -> Result<(u64, bool)> {
     let statements = &database.statements;
-    let mut left = limit;
+    let (mut left, mut changed) = (limit, false);
     while left > 0 {
         let slice = left.min(SLICE);
         let arguments = Arguments::new().with(i32::try_from(slice).unwrap_or(i32::MAX));
-        let answer = step(database, &statements.forget, arguments).await?;
+        let answer = step(database, &statements.forget, arguments).await;
+        let answer = answer.map_err(|error| error.after_changes(changed))?;
         let forgotten: i64 = answer.try_get(0).map_err(failed)?;
         left = left.saturating_sub(u32::try_from(forgotten).unwrap_or(u32::MAX));
+        changed |= forgotten > 0;
         if answer.try_get(2).map_err(failed)? {
             break;
         }
@@ -77,13 +79,15 @@ pub(crate) async fn drop_partitions(
                 .with(micros(expired.older_than()))
                 .with(expired.handler().map(AsRef::<str>::as_ref))
                 .with(i32::try_from(few).unwrap_or(i32::MAX));
-            let answer = step(database, &statements.drop_partition, arguments).await?;
+            let answer = step(database, &statements.drop_partition, arguments).await;
+            let answer = answer.map_err(|error| error.after_changes(changed))?;
             if !answer.try_get(0).map_err(failed)? {
                 break;
             }
+            changed = true;
         }
     }
-    Ok(u64::from(limit - left))
+    Ok((u64::from(limit - left), changed))
 }
 
 /// How long messages must have been overdue to be deleted by themselves.

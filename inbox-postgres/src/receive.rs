@@ -1,6 +1,6 @@
 //! Receiving: a batch in one statement, or in as many as its bytes take.
 
-use std::collections::{HashMap, hash_map::Entry};
+use std::collections::{HashMap, HashSet, hash_map::Entry};
 
 use inbox_api::{Fingerprint, Key, Message, Receipt, Result};
 use sqlx::{
@@ -12,7 +12,7 @@ use crate::{
     arguments::{Arguments, due, unless_all_none},
     chunks::{CHUNK_BYTES, ELEMENT_BYTES, Filling},
     connection::{Database, On},
-    error::{failed, is_refused_value},
+    error::{before, failed, is_refused_value},
     options::PostgresOptions,
     rows::only,
 };
@@ -22,12 +22,36 @@ type Chunk = Vec<usize>;
 
 pub(crate) async fn receive(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
     database.check_open()?;
-    match receive_batch(database, messages).await {
+    match receive_batch(database, messages, &HashSet::new()).await {
         Err(error) if database.options.payload_type.is_json() && is_refused_value(&error) => {
-            receive_each(database, messages).await
+            let refused = find_refused(database, messages).await?;
+            receive_batch(database, messages, &refused).await
         }
         outcome => outcome,
     }
+}
+
+/// The places of the messages whose payload the server does not take as JSON, although it is. Each is stored by
+/// itself and taken back, as only that statement shows it; this is rare, and the others are still stored
+/// together or not at all.
+async fn find_refused(database: &Database, messages: &[Message]) -> Result<HashSet<usize>> {
+    let mut refused = HashSet::new();
+    for (place, message) in messages.iter().enumerate() {
+        let looking = async {
+            let mut transaction = database.begin_transaction().await?;
+            let stored = receive_in(database, &mut transaction, std::slice::from_ref(message));
+            let is_refused = match stored.await {
+                Err(error) if is_refused_value(&error) => true,
+                stored => stored.map(|_| false)?,
+            };
+            transaction.rollback().await.map_err(before)?;
+            Ok(is_refused)
+        };
+        if database.in_time(looking).await? {
+            refused.insert(place);
+        }
+    }
+    Ok(refused)
 }
 
 /// In a transaction of the caller's.
@@ -36,7 +60,7 @@ pub(crate) async fn receive_in(
     connection: &mut PgConnection,
     messages: &[Message],
 ) -> Result<Vec<Receipt>> {
-    let mut batch = Batch::new(&database.options, messages, CHUNK_BYTES);
+    let mut batch = Batch::new(&database.options, messages, &HashSet::new(), CHUNK_BYTES);
     for chunk in std::mem::take(&mut batch.chunks) {
         let on = On::Transaction(&mut *connection);
         batch.receive_chunk(database, on, &chunk).await?;
@@ -44,8 +68,13 @@ pub(crate) async fn receive_in(
     Ok(batch.receipts())
 }
 
-async fn receive_batch(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
-    let mut batch = Batch::new(&database.options, messages, CHUNK_BYTES);
+/// `refused`: the places of those that are not stored.
+async fn receive_batch(
+    database: &Database,
+    messages: &[Message],
+    refused: &HashSet<usize>,
+) -> Result<Vec<Receipt>> {
+    let mut batch = Batch::new(&database.options, messages, refused, CHUNK_BYTES);
     let chunks = std::mem::take(&mut batch.chunks);
     match chunks.as_slice() {
         [] => {}
@@ -66,23 +95,6 @@ async fn receive_batch(database: &Database, messages: &[Message]) -> Result<Vec<
     Ok(batch.receipts())
 }
 
-/// Finds the message whose payload the server does not take as JSON, although it is: each is
-/// stored by itself.
-async fn receive_each(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
-    let mut receipts = Vec::with_capacity(messages.len());
-    for message in messages {
-        match receive_batch(database, std::slice::from_ref(message)).await {
-            Ok(receipt) => receipts.extend(receipt),
-            Err(error) if is_refused_value(&error) => {
-                let refused = database.options.payload_type.not_json();
-                receipts.push(Receipt::Refused(refused));
-            }
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(receipts)
-}
-
 /// What becomes of the messages of one call.
 struct Batch<'a> {
     messages: &'a [Message],
@@ -96,7 +108,12 @@ struct Batch<'a> {
 }
 
 impl<'a> Batch<'a> {
-    fn new(options: &PostgresOptions, messages: &'a [Message], limit: usize) -> Self {
+    fn new(
+        options: &PostgresOptions,
+        messages: &'a [Message],
+        refused: &HashSet<usize>,
+        limit: usize,
+    ) -> Self {
         let mut batch = Self {
             messages,
             outcomes: vec![None; messages.len()],
@@ -110,6 +127,10 @@ impl<'a> Batch<'a> {
         for (place, (message, outcome)) in each {
             if let Err(invalid) = options.check_message(message) {
                 *outcome = Some(Receipt::Refused(invalid));
+                continue;
+            }
+            if refused.contains(&place) {
+                *outcome = Some(Receipt::Refused(options.payload_type.not_json()));
                 continue;
             }
             match seen.entry(message.key()) {
@@ -270,7 +291,7 @@ mod tests {
     }
 
     fn sizes(messages: &[Message]) -> Vec<usize> {
-        let batch = Batch::new(&PostgresOptions::new(), messages, LIMIT);
+        let batch = Batch::new(&PostgresOptions::new(), messages, &HashSet::new(), LIMIT);
         batch.chunks.iter().map(Vec::len).collect()
     }
 

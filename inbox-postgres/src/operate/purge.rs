@@ -21,10 +21,10 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
     if left == 0 {
         return Ok(0);
     }
-    let mut purged = 0;
+    let (mut purged, mut changed) = (0, false);
     if let Some(partitions) = partitions {
         keep_partitions(database, partitions).await?;
-        purged = drop_partitions(database, expired, FEW, left).await?;
+        (purged, changed) = drop_partitions(database, expired, FEW, left).await?;
         left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
     }
     let older_than = deletion_age(partitions, expired);
@@ -39,9 +39,11 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
             .finish()?;
         let text = &database.statements.purge;
         let started = std::time::Instant::now();
-        let answer = database.run(On::Pool, text, arguments).await?;
+        let answer = database.run(On::Pool, text, arguments).await;
+        let answer = answer.map_err(|error| error.after_changes(changed))?;
         let (found, slice) = (rows::count(&answer, 0)?, rows::count(&answer, 1)?);
         purged += slice;
+        changed |= slice > 0;
         left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
         // Those found whose ordering key others are changing are still there, and would
         // be found again.
@@ -86,12 +88,17 @@ pub(super) async fn purge_archived(
             .with(database.options.notifications)
             .finish()?;
         let text = &database.statements.purge_keys;
-        let answer = database.run(On::Pool, text, arguments).await?;
+        let answer = database.run(On::Pool, text, arguments).await;
+        let answer = answer.map_err(|error| error.after_changes(purged > 0))?;
         purged += rows::count(&answer, 0)?;
     }
     if let (Some(partitions), false) = (&database.options.partitions, keys.is_empty()) {
-        keep_partitions(database, partitions).await?;
-        drop_partitions(database, expired, ANY, PURGE_SLICE).await?;
+        let dropped = async {
+            keep_partitions(database, partitions).await?;
+            drop_partitions(database, expired, ANY, PURGE_SLICE).await
+        };
+        let dropped = dropped.await;
+        dropped.map_err(|error| error.after_changes(purged > 0))?;
     }
     Ok(purged)
 }
@@ -110,7 +117,8 @@ pub(super) async fn drop_payloads(database: &Database, expired: &PurgeRequest) -
             .finish()?;
         let text = &database.statements.drop_payloads;
         let started = std::time::Instant::now();
-        let answer = database.run(On::Pool, text, arguments).await?;
+        let answer = database.run(On::Pool, text, arguments).await;
+        let answer = answer.map_err(|error| error.after_changes(dropped > 0))?;
         let slice = rows::count(&answer, 0)?;
         dropped += slice;
         left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));

@@ -105,9 +105,14 @@ BEGIN
         -- Gone again: purged, or its transaction was rolled back.
         CONTINUE WHEN found_seq IS NULL;
 
-        SELECT * INTO standing FROM {inbox}_work AS w WHERE w.seq = found_seq FOR UPDATE;
-        IF FOUND THEN
+        -- Locked only if it may run: a claim that ends the run it belongs to passes over what is locked.
+        SELECT * INTO standing FROM {inbox}_work AS w WHERE w.seq = found_seq;
+        instant := {inbox}_now();
+        IF standing.state < 3 AND standing.claimable AND standing.visible_at <= instant THEN
+            SELECT * INTO standing FROM {inbox}_work AS w WHERE w.seq = found_seq FOR UPDATE;
             instant := {inbox}_now();
+        END IF;
+        IF standing.seq IS NOT NULL THEN
             IF standing.state = 3 THEN
                 answer := 'dead';
                 reason := standing.last_error;
@@ -144,6 +149,7 @@ BEGIN
                 FROM {inbox}_message AS m
                 WHERE m.seq = found_seq;
             END IF;
+            {rest_on_others}
             RETURN;
         END IF;
 
@@ -155,6 +161,7 @@ BEGIN
             ELSE
                 answer := 'discarded';
             END IF;
+            {rest_on_others}
             RETURN;
         END IF;
         -- It went from one table to the other in between.

@@ -149,6 +149,7 @@ BEGIN
             OFFSET 0
         ) AS k
         WHERE g.place NOT IN (SELECT unnest(stored));
+        {rest_on_others}
     END IF;
 
     IF wake AND stored IS NOT NULL THEN

@@ -115,6 +115,7 @@ BEGIN
             answer := 'blocked';
         END IF;
         IF answer IS NOT NULL THEN
+            {rest_on_others}
             RETURN;
         END IF;
 
@@ -169,6 +170,7 @@ BEGIN
             PERFORM pg_notify('{channel}', '');
         END IF;
         IF answer IS NOT NULL THEN
+            {rest_on_others}
             RETURN;
         END IF;
 
@@ -180,6 +182,7 @@ BEGIN
             ELSE
                 answer := 'discarded';
             END IF;
+            {rest_on_others}
             RETURN;
         END IF;
         -- {if partitioned}

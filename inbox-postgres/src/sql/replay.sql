@@ -32,6 +32,19 @@ BEGIN
         PERFORM {inbox}_lock_keys(ordered_handlers, ordered_keys);
     END IF;
 
+    -- Locked first, so that the next statement sees whether a payload was dropped while this waited.
+    PERFORM FROM unnest(seqs) AS g (seq)
+    CROSS JOIN LATERAL (
+        SELECT FROM {inbox}_work AS w
+        WHERE w.seq = g.seq AND w.state = 3 AND 3 = ANY (states)
+        FOR UPDATE
+    ) AS w;
+    PERFORM FROM unnest(seqs) AS g (seq)
+    CROSS JOIN LATERAL (
+        SELECT FROM {inbox}_done AS d
+        WHERE d.seq = g.seq AND d.state = ANY (states)
+        FOR UPDATE
+    ) AS d;
     WITH wanted AS MATERIALIZED (
         SELECT m.seq, m.handler, m.ordering_key
         FROM unnest(seqs) AS g (seq)

@@ -156,6 +156,7 @@ BEGIN
               )
               OR EXISTS (SELECT FROM {inbox}_done AS d WHERE d.seq = g.seq AND d.token = g.token)
           );
+        {rest_on_others}
         -- What this transaction sees may be older than a lease that it does not find. Tokens only
         -- grow, so one that is lost or settled by what is seen is so for good.
         IF current_setting('transaction_isolation') <> 'read committed' AND EXISTS (

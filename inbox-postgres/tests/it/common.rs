@@ -14,7 +14,10 @@ use std::{
 };
 
 use conformance_tests::{Options, Report, crash::proxy::Proxy};
-use inbox_api::{Bytes, Edit, Filter, Kind, Message, MessageId, Operate as _, Schema as _, State};
+use inbox_api::{
+    Bytes, ClaimRequest, Edit, Filter, Kind, Leased, Message, MessageId, Operate as _, Schema as _,
+    State, Store as _,
+};
 use inbox_postgres::{
     PostgresOptions, PostgresStore,
     conformance::{PostgresHarness, TestSchema},
@@ -97,6 +100,17 @@ pub fn connection_options(url: &str) -> PgConnectOptions {
 
 pub async fn connection(url: &str) -> sqlx::Result<PgConnection> {
     PgConnection::connect_with(&connection_options(url)).await
+}
+
+/// Claims with runs of so many messages of one ordering key.
+pub async fn claim_runs(store: &PostgresStore, limit: u32, run_limit: u32) -> Vec<Leased> {
+    let request = ClaimRequest {
+        run_limit,
+        ..request(limit)
+    };
+    let claims = store.claim(&request).await.unwrap();
+    assert_eq!(claims.corrupt, []);
+    claims.leased
 }
 
 /// Runs SQL that may be several statements.

@@ -10,8 +10,8 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, ClaimRequest, Due, Extended, Filter, LeaseTerms, Leased, Message, Operate as _,
-    Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
+    AfterDead, ClaimRequest, Due, Extended, Filter, LeaseTerms, Message, Operate as _, Outcome,
+    PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
 };
 use inbox_postgres::PostgresStore;
 
@@ -63,16 +63,6 @@ impl Scene {
             }
         }
     }
-}
-
-async fn claim_runs(store: &PostgresStore, limit: u32, run_limit: u32) -> Vec<Leased> {
-    let request = ClaimRequest {
-        run_limit,
-        ..request(limit)
-    };
-    let claims = store.claim(&request).await.unwrap();
-    assert_eq!(claims.corrupt, []);
-    claims.leased
 }
 
 fn sent(n: usize) -> Message {

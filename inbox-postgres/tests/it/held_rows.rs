@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Extended, Filter, Operate as _, PurgeRequest, Recorded,
+    AfterDead, Begun, Edit, Extended, Filter, Intervention, Operate as _, PurgeRequest, Recorded,
     Settled, Slice, State, Store as _, StoreExt as _, Transactional as _, from_micros,
 };
 use inbox_postgres::PostgresStore;
@@ -269,11 +269,7 @@ async fn what_is_extended_late_has_no_turn_before_what_is_being_claimed() {
     let (place, store) = (&ready.place, &ready.store);
     let messages = ["1", "2", "3"].map(|id| ordered(id, "k"));
     let _ = store.receive(&messages).await.unwrap();
-    let of_run = ClaimRequest {
-        run_limit: 10,
-        ..request(10)
-    };
-    let run = store.claim(&of_run).await.unwrap().leased;
+    let run = claim_runs(store, 10, 10).await;
     assert_eq!(ids(&run), ["1", "2", "3"]);
     place.advance(LEASE + Duration::from_secs(1)).await;
 
@@ -308,4 +304,92 @@ async fn what_is_extended_late_has_no_turn_before_what_is_being_claimed() {
         }
     }
     assert_eq!(place.broken_rules().await, [""; 0]);
+}
+
+/// A `begin` of one that is leased behind another changes nothing: a claim that takes the first one ends its
+/// lease, too.
+#[tokio::test]
+async fn a_begin_that_has_to_wait_keeps_no_lease_of_a_run() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    let _ = store
+        .receive(&["1", "2"].map(|id| ordered(id, "k")))
+        .await
+        .unwrap();
+    let run = claim_runs(store, 10, 10).await;
+    assert_eq!(ids(&run), ["1", "2"]);
+    let second = &run[1].lease;
+    let extended = store.extend_one(second, 10 * LEASE).await.unwrap();
+    assert!(matches!(extended, Extended::Until(_)), "{extended:?}");
+    place.advance(LEASE).await;
+
+    // Not committed yet.
+    let mut beginning = connection(&place.url).await.unwrap();
+    let begin = place.sql(
+        "SELECT answer FROM {schema}.inbox_begin(
+             'h', '2', 'kind', NULL, 'k', '{}', '\\x00', NULL, NULL, 0, 1000000, 'another'
+         )",
+    );
+    sqlx::raw_sql("BEGIN")
+        .execute(&mut beginning)
+        .await
+        .unwrap();
+    let answer: String = sqlx::query_scalar(sqlx::AssertSqlSafe(begin))
+        .fetch_one(&mut beginning)
+        .await
+        .unwrap();
+    assert_eq!(answer, "busy");
+    let first = claim_one(store).await;
+    assert_eq!(first.key.id.as_str(), "1");
+    sqlx::raw_sql("COMMIT")
+        .execute(&mut beginning)
+        .await
+        .unwrap();
+
+    let extended = store.extend_one(second, LEASE).await.unwrap();
+    assert_eq!(extended, Extended::LeaseLost);
+    settle(store, &first, processed()).await;
+    assert_eq!(ids(&claim(store, 10).await), ["2"]);
+    check_consistent(&ready).await;
+}
+
+/// A replay that waits for a transaction which drops the payload revives nothing: there is nothing to run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_replay_sees_that_the_payload_was_dropped_meanwhile() {
+    for state in [State::Dead, State::Processed] {
+        let Some(ready) = ready().await else { return };
+        let (place, store) = (&ready.place, &ready.store);
+        accept(store, &[ordered("1", "k"), ordered("2", "k")]).await;
+        let outcome = match state {
+            State::Dead => dead(AfterDead::Block),
+            _ => processed(),
+        };
+        settle(store, &claim_one(store).await, outcome).await;
+
+        let mut dropping = connection(&place.url).await.unwrap();
+        let begun = sqlx::raw_sql("BEGIN").execute(&mut dropping).await;
+        begun.unwrap();
+        let number = if state == State::Dead { 3 } else { 2 };
+        let drop =
+            format!("SELECT {{schema}}.inbox_drop_payloads({number}::smallint, 0, NULL, 10)");
+        let drop = sqlx::AssertSqlSafe(place.sql(&drop));
+        let dropped: i64 = sqlx::query_scalar(drop)
+            .fetch_one(&mut dropping)
+            .await
+            .unwrap();
+        assert_eq!(dropped, 1);
+        let replaying = {
+            let store = store.clone();
+            tokio::spawn(async move { store.replay(&key("1"), &Edit::default()).await })
+        };
+        wait_for_a_lock_wait(place).await;
+        let committed = sqlx::raw_sql("COMMIT").execute(&mut dropping).await;
+        committed.unwrap();
+        let replayed = replaying.await.unwrap().unwrap();
+        assert_eq!(replayed, Intervention::PayloadDropped, "{state}");
+        let record = get(store, "1").await;
+        assert_eq!((record.state, record.replays), (state, 0));
+        assert_eq!(record.blocks_ordering_key, state == State::Dead);
+        check_consistent(&ready).await;
+    }
 }

@@ -16,6 +16,7 @@ mod conformance;
 mod conformance_newest;
 mod conformance_partitioned;
 mod conformance_settings;
+mod durability;
 mod failures;
 mod grants;
 mod held_rows;

@@ -144,23 +144,43 @@ fn ordered_with(id: &str, payload: &'static str) -> Message {
     message_with(id, payload).with_ordering_key(inbox_api::OrderingKey::new("k").unwrap())
 }
 
-/// JSON that jsonb cannot hold is only known to be such by the server.
+/// Deeper than the server's stack.
+fn deep_json() -> String {
+    "[".repeat(50_000) + &"]".repeat(50_000)
+}
+
+/// Some JSON is only known by the server to be such that a column cannot hold.
+#[tokio::test]
+async fn what_json_cannot_hold_is_refused_alone() {
+    refuses_alone(PayloadType::Json, &[&deep_json()]).await;
+}
+
 #[tokio::test]
 async fn what_jsonb_cannot_hold_is_refused_alone() {
-    let Some(ready) = of_type(PayloadType::Jsonb).await else {
+    let bad = [
+        r#"{"a": "\u0000"}"#,
+        r#""\ud800""#,
+        "1e999999",
+        &deep_json(),
+    ];
+    refuses_alone(PayloadType::Jsonb, &bad).await;
+}
+
+async fn refuses_alone(payload_type: PayloadType, all: &[&str]) {
+    let Some(ready) = of_type(payload_type).await else {
         return;
     };
     let store = &ready.store;
-    for bad in [r#"{"a": "\u0000"}"#, r#""\ud800""#, "1e999999"] {
+    for (n, bad) in all.iter().enumerate() {
         let (good, more, wrong) = (
-            ordered_with(&format!("good {bad}"), "1"),
-            message_with(&format!("more {bad}"), "2"),
-            message_with(&format!("bad {bad}"), bad),
+            ordered_with(&format!("good {n}"), "1"),
+            message_with(&format!("more {n}"), "2"),
+            message_with(&format!("bad {n}"), (*bad).to_owned()),
         );
         let batch = [good.clone(), wrong.clone(), more, good];
         let receipts = store.receive(&batch).await.unwrap();
-        assert_eq!(receipts[0], Receipt::Accepted, "{bad}");
-        assert!(refused(&receipts[1]), "{bad}: {receipts:?}");
+        assert_eq!(receipts[0], Receipt::Accepted, "{n}");
+        assert!(refused(&receipts[1]), "{n}: {receipts:?}");
         assert_eq!(
             receipts[2..],
             [Receipt::Accepted, Receipt::Duplicate { differs: false }]
@@ -168,25 +188,27 @@ async fn what_jsonb_cannot_hold_is_refused_alone() {
         assert_eq!(store.get(wrong.key()).await.unwrap(), None);
 
         let error = store.begin(&wrong, &terms()).await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{n}: {error}");
         assert!(!format!("{error:?} {error}").contains(bad), "{error:?}");
-        let replaced = store.replay(batch[0].key(), &with_payload(bad)).await;
+        let replaced = store
+            .replay(batch[0].key(), &with_payload((*bad).to_owned()))
+            .await;
         let mut transaction = store.open().await.unwrap();
         let error = store
             .record_in(&mut transaction, &wrong, None)
             .await
             .unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{n}: {error}");
         let _ = store.roll_back(transaction).await;
         let mut transaction = store.open().await.unwrap();
         let error = store
             .receive_in(&mut transaction, &batch)
             .await
             .unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{n}: {error}");
         let _ = store.roll_back(transaction).await;
         let error = replaced.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid, "{bad}: {error}");
+        assert_eq!(error.kind(), ErrorKind::Invalid, "{n}: {error}");
     }
     check_consistent(&ready).await;
 }
