@@ -1,7 +1,7 @@
 //! Beginning inline: the message is stored if it is new, and leased if its handler may run, in one packet.
 
 use inbox_api::{
-    Attempts, Begun, Due, LeaseTerms, Leased, Message, Result, duration_micros, from_micros,
+    Attempts, Begun, Due, Effect, LeaseTerms, Leased, Message, Result, duration_micros, from_micros,
 };
 use sqlx::Row as _;
 
@@ -160,10 +160,11 @@ fn read_begin(
     let found = places.read_found(context, answers)?;
     if answers.number(places.taken).map_err(failed)? == 1 {
         let until = now.saturating_add(duration_micros(terms.length()));
-        let message = found
-            .record
-            .message()
-            .ok_or_else(|| context.corrupt(found.seq, "payload is missing".into()))?;
+        let message = found.record.message().ok_or_else(|| {
+            // It is leased by now.
+            let error = context.corrupt(found.seq, "payload is missing".into());
+            error.with_effect(Effect::Unknown)
+        })?;
         return Ok(Begun::Run(Box::new(Leased {
             lease: lease(&message, found.seq, found.token, until),
             message,

@@ -17,6 +17,9 @@ const CANNOT_CALL: [u16; 3] = [1305, 1318, 1370];
 /// Of a subquery that stands for one value.
 pub(crate) const SEVERAL_ROWS: u16 = 1242;
 
+/// Of a number that is too large for its type.
+pub(crate) const OUT_OF_RANGE: u16 = 1690;
+
 /// Of a wait for a lock that timed out.
 const LOCK_WAIT_TIMEOUT: u16 = 1205;
 

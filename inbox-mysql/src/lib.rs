@@ -63,10 +63,10 @@
 //! transaction, and a message that does not fit by itself is refused, as the answer for that
 //! message.
 //!
-//! Deadlocks (1213), lock time-outs (1205) and certification failures are tried again a dozen
-//! times, as far as there is time for it, and then fail as `Conflict`, with nothing changed. They never look like duplicates:
-//! whether a message is new is read from the mark of the rows that are there after the insert. A
-//! number that is in use already is no duplicate either, but an error, behind which another one is drawn.
+//! Deadlocks (1213), lock time-outs (1205) and certification failures are tried again a dozen times, as far as
+//! there is time for it, and then fail as `Conflict`, with nothing changed. They never look like duplicates:
+//! whether a message is new is read from the mark of the rows that are there after the insert. A number that is
+//! in use already is no duplicate either, but an error, behind which another one is drawn.
 //!
 //! # When a server does not answer
 //! An operation that takes longer than its limit
@@ -84,10 +84,10 @@
 //! others wait for a second at most and are settled before it, unless the limit is under two seconds and
 //! a half. Claims and renewals of leases wait for none.
 //!
-//! The server keeps what a transaction has locked until it notices that the client is gone: behind a connection that went
-//! silent for good, hours later by default, and until then a copy of a message that was received in it meets
-//! `Conflict`. Let the server end such a transaction, with more time than any of yours is idle between two
-//! statements:
+//! The server keeps what a transaction has locked until it notices that the client is gone: behind a connection
+//! that went silent for good, hours later by default, and until then a copy of a message that was received in
+//! it meets `Conflict`. Let the server end such a transaction, with more time than any of yours is idle between
+//! two statements:
 //!
 //! ```sql
 //! SET GLOBAL idle_transaction_timeout = 300; -- MariaDB
@@ -124,11 +124,11 @@
 //! # Layout, and why
 //! For an inbox named `inbox`:
 //!
-//! - `inbox_message` holds what was received and hardly ever changes. Its `AUTO_INCREMENT` numbers
-//!   the messages as they are inserted, which fills the table page by page; a counter elsewhere
-//!   would not come along with a dump of its rows. Two receives of the same keys in other orders
-//!   may meet in a deadlock; the one that the server rolls back is done again. What a receive has stored it knows by a mark that is drawn by lot for each
-//!   batch: numbers only say where to look, as others' may be in between (a cluster, triggers).
+//! - `inbox_message` holds what was received and hardly ever changes. Its `AUTO_INCREMENT` numbers the messages
+//!   as they are inserted, which fills the table page by page; a counter elsewhere would not come along with a
+//!   dump of its rows. Two receives of the same keys in other orders may meet in a deadlock; the one that the
+//!   server rolls back is done again. What a receive has stored it knows by a mark that is drawn by lot for
+//!   each batch: numbers only say where to look, as others' may be in between (a cluster, triggers).
 //! - `inbox_work` has a narrow row for each message that is pending or leased (with room for a
 //!   worker's name from the start, so that claims do not make pages split), `inbox_dead` for
 //!   each dead letter, `inbox_done` for each one that is processed or discarded. The latter two are indexed
@@ -190,6 +190,7 @@ mod exists_query;
 mod extend;
 mod first_copies;
 mod installed_schema;
+mod json;
 mod list_variables;
 mod lookup;
 mod multi_statement;

@@ -130,12 +130,14 @@ async fn apply(connection: Connection<'_>, steps: &[&str], how: Apply) -> Result
         };
         let names = Names::new(options);
         let had = from.map_or(0, |marked| marked.version);
+        let mut changed = false;
         for (step, made) in steps.iter().zip(1..).filter(|(_, made)| *made > had) {
             for statement in names.file(step) {
                 match execute(session, statement.fill(&[]).into_text()).await {
                     Err(error) if is_done_already(&error) => {}
-                    done => done.map_err(failed)?,
+                    done => done.map_err(|error| failed(error).after_changes(changed))?,
                 }
+                changed = true;
             }
             // Without a mark, a set-up is known not to have come to its end.
             if from.is_some() || made == to {
@@ -194,7 +196,9 @@ async fn take_down(connection: Connection<'_>) -> Result<()> {
         dropped.map_err(failed)?;
         let tables = TABLES.map(|table| options.table(table));
         let drop = format!("DROP TABLE IF EXISTS {}", tables.join(", "));
-        execute(session, drop).await.map_err(failed)?;
+        let removed = execute(session, drop).await;
+        // The procedures are gone by now.
+        removed.map_err(|error| failed(error).with_effect(Effect::Unknown))?;
         unlock(session, lock).await
     };
     connection.in_time(Effect::Unknown, work).await?;

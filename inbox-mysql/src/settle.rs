@@ -253,6 +253,11 @@ impl<'a> Settling<'a> {
         Self { endings, refused }
     }
 
+    /// Whether there is one that the store refuses to keep.
+    pub(crate) fn refuses_any(&self) -> bool {
+        !self.refused.is_empty()
+    }
+
     /// Whether any of it is to be kept from a log of statements.
     pub(crate) fn has_results(&self) -> bool {
         let results =

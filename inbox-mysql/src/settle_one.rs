@@ -6,7 +6,7 @@ use crate::{
     connection::Connection,
     context::Context,
     error::failed,
-    multi_statement::{Access, Answers},
+    multi_statement::{Access, Answers, Script},
     procedures::Arguments,
     settle::{Applied, Ending},
     statement::{Secrecy, Statement},
@@ -72,12 +72,17 @@ pub(crate) async fn settle_in(
 ) -> Result<Applied> {
     let context = step.context();
     let mut script = step.script();
+    add(context, &mut script, ending, secrecy);
+    let at = script.changed();
+    let answers = step.end(script).await?;
+    applied(ending, &answers, at)
+}
+
+/// Adds the settlement for a caller's transaction. Its last statement changes a row if the lease stands.
+pub(crate) fn add(context: &Context, script: &mut Script, ending: &Ending<'_>, secrecy: Secrecy) {
     let mut values = values(ending, secrecy);
     values.push(("time", Statement::new(context.now())));
     // Its answer also counts what was settled before, and committed with another's writes.
     let statements = context.sql.settle_one.split_last();
     script.fill(statements.map_or(&[], |(_, rest)| rest), &values);
-    let at = script.changed();
-    let answers = step.end(script).await?;
-    applied(ending, &answers, at)
 }

@@ -13,8 +13,8 @@ use std::collections::HashMap;
 
 use async_trait::async_trait;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Key, Message, Receipt, Recorded, Result, Settled, Settlement,
-    Transactional,
+    Bytes, Effect, Error, ErrorKind, Key, Message, Outcome, Receipt, Recorded, Result, Settled,
+    Settlement, Transactional, settle_then_commit,
 };
 use sqlx::{AssertSqlSafe, MySql, MySqlConnection, Row as _, SqlSafeStr as _, Transaction};
 
@@ -22,12 +22,13 @@ use crate::{
     compact_counters::compact_sometimes,
     connection::{Connection, Inner},
     connection_pool::too_late,
-    error::{NO_SUCH_SAVEPOINT, before, failed, number},
+    error::{NO_SUCH_SAVEPOINT, OUT_OF_RANGE, before, failed, number},
     first_copies::Fingerprints,
     multi_statement::{Answers, COMMIT, Form, ROLLBACK, Script},
     receive::{Owner, add_look_for_keys, add_receive},
     record::{keep_result, record},
-    settle::{self, Applied, Settling},
+    settle::{self, Applied, Ending, Settling},
+    settle_one,
     statement::Secrecy,
     store::MySqlStore,
     transaction_step::{
@@ -42,6 +43,9 @@ const BEGIN: &str = "ROLLBACK AND NO CHAIN NO RELEASE;\n\
                      SAVEPOINT inbox_begun";
 /// Fails unless the transaction is the one that [`BEGIN`] has begun.
 const IS_AS_BEGUN: &str = "RELEASE SAVEPOINT inbox_begun";
+
+/// Fails, with [`OUT_OF_RANGE`], unless one row was changed.
+const IS_SETTLED: &str = "SET @inbox_count = IF(@inbox_count = 1, 1, EXP(1000 + @inbox_count))";
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
 /// caller began on their own pool, on the same database, does as well as one from
@@ -132,6 +136,27 @@ impl Transactional for MySqlStore {
         let step = Step::new(self.connection(), transaction);
         let settled = settle_in(step, settlements).await;
         settled.map_err(|e| e.in_operation("settle_in"))
+    }
+
+    async fn settle_and_commit(
+        &self,
+        mut transaction: Self::Transaction,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let connection = self.connection();
+        let ended = settle_and_commit_at_once(connection, &mut transaction, settlements).await;
+        let Some(settled) = ended.map_err(|e| e.in_operation("settle_and_commit"))? else {
+            return settle_then_commit(self, transaction, settlements).await;
+        };
+        if settled.iter().any(|settled| *settled != Settled::Done) {
+            // One that cannot be rolled back is never committed either.
+            let _ = self.roll_back(transaction).await;
+        } else {
+            // The driver sends a ROLLBACK behind it, which finds nothing to do.
+            drop(transaction);
+            compact_sometimes(connection).await;
+        }
+        Ok(settled)
     }
 }
 
@@ -231,6 +256,67 @@ async fn settle_in(mut step: Step<'_>, settlements: &[Settlement]) -> Result<Vec
     // What was settled before stays out: it committed with another transaction's writes.
     let none = HashMap::new();
     Ok(settling.answers(settlements, &applied, &none))
+}
+
+/// Settles and commits in one packet, unless the lease is lost. `None`, and nothing is done, where that cannot be.
+async fn settle_and_commit_at_once(
+    connection: Connection<'_>,
+    transaction: &mut Transaction<'static, MySql>,
+    settlements: &[Settlement],
+) -> Result<Option<Vec<Settled>>> {
+    let inner = connection.inner;
+    let settling = Settling::new(connection.context, settlements);
+    let [ending] = settling.endings.as_slice() else {
+        return Ok(None);
+    };
+    if settling.refuses_any() || !is_settled_by_commit(inner, ending) {
+        return Ok(None);
+    }
+    let ending = catch_panic(settle_one_and_commit(inner, transaction, ending));
+    let ended = connection.in_time(Effect::Unknown, ending).await;
+    inner.signal.raise();
+    let applied = ended?;
+    Ok(applied.map(|applied| settling.answers(settlements, &applied, &HashMap::new())))
+}
+
+/// Whether a settlement and the commit may be one packet: in a cluster, the commit has its own, and in another
+/// pool's sessions more has to be looked at.
+fn is_settled_by_commit(inner: &Inner, ending: &Ending<'_>) -> bool {
+    let has_result = matches!(ending.outcome, Outcome::Processed { result: Some(_) });
+    settle_one::is_simple(&inner.context, ending)
+        && !has_result
+        && inner.pool.is_own()
+        && inner.context.server.form() == Form::Sequence
+}
+
+/// Settles and commits in a transaction from [`open`]. Answers with nothing applied if the lease is lost, and
+/// `None`, having done nothing, if the transaction is another one.
+async fn settle_one_and_commit(
+    inner: &Inner,
+    session: &mut MySqlConnection,
+    ending: &Ending<'_>,
+) -> Result<Option<Applied>> {
+    let context = &inner.context;
+    let mut script = Script::default();
+    for statement in [IS_AS_BEGUN, IS_FINISHED] {
+        script.fixed(statement);
+    }
+    settle_one::add(context, &mut script, ending, Secrecy::Inline);
+    script.keep_changed();
+    script.fixed(IS_SETTLED);
+    script.fixed(COMMIT);
+    let max_packet = context.server.max_packet;
+    let mut applied = Applied::default();
+    match script.run(&mut *session, max_packet, Form::Sequence).await {
+        Ok(_) => {
+            applied.leases.insert(ending.row.seq_and_token());
+        }
+        Err(error) if number(&error) == Some(OUT_OF_RANGE) => {}
+        Err(error) if number(&error) == Some(NO_SUCH_SAVEPOINT) => return Ok(None),
+        Err(error) if is_marked(&error) => return Err(unfinished()),
+        Err(error) => return Err(failed(error)),
+    }
+    Ok(Some(applied))
 }
 
 /// Commits the transaction if it is there, in one round trip (on Galera in two).

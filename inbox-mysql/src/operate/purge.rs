@@ -60,7 +60,8 @@ async fn take_in_slices(inner: &Arc<Inner>, request: &PurgeRequest, taken: Taken
             let ranges = some.len() * taken.kept().len();
             let limit = left.min(slice_size(&inner.context, ranges));
             let started = Instant::now();
-            let slice = take_slice(Connection::new(inner), request, some, taken, limit).await?;
+            let slice = take_slice(Connection::new(inner), request, some, taken, limit).await;
+            let slice = slice.map_err(|error| error.after_changes(changed > 0))?;
             changed += slice;
             left -= limit;
             if slice < u64::from(limit) {
@@ -111,7 +112,8 @@ pub(super) async fn purge_archived(
         }
         script.all(&context.sql.purge_keys);
         let at = add_purge(context, &mut script, request, Statement::default());
-        purged += run_purge(connection, script, at, request).await?;
+        let slice = run_purge(connection, script, at, request).await;
+        purged += slice.map_err(|error| error.after_changes(purged > 0))?;
     }
     Ok(purged)
 }

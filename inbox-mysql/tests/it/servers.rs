@@ -353,13 +353,42 @@ fn json_payloads_can_be_queried_and_others_are_refused() {
             inbox_api::Kind::new("k").unwrap(),
             r#"{"order": 7, "note": "it's \"ä\""}"#,
         );
-        let receipts = store.receive(&[json.clone(), message("2")]).await.unwrap();
-        assert_eq!(receipts[0], Receipt::Accepted);
+        let with = |id: &str, payload: String| {
+            let id = inbox_api::MessageId::new(id).unwrap();
+            inbox_api::Message::new(handler("h"), id, json.kind().clone(), payload)
+        };
+        let key = |length| format!("{{\"{}\": 1}}", "k".repeat(length));
+        let batch = [
+            json.clone(),
+            message("2"),
+            // The longest key that both servers take, and one that MySQL does not.
+            with("3", key(65_535)),
+            with("4", key(65_536)),
+            with("5", format!("{{\"smile\": \"{}\"}}", ":[ :{ ".repeat(40))),
+            with("6", "[".repeat(30) + &"]".repeat(30)),
+            with("7", "[".repeat(31) + &"]".repeat(31)),
+            // The server reads all of it, whatever counts in the end.
+            with(
+                "8",
+                format!(
+                    "{{\"a\": {}{}, \"a\": 1}}",
+                    "[".repeat(120),
+                    "]".repeat(120)
+                ),
+            ),
+        ];
+        let receipts = store.receive(&batch).await.unwrap();
+        let accepted = receipts.iter().map(|one| *one == Receipt::Accepted);
+        let accepted: Vec<bool> = accepted.collect();
+        assert_eq!(
+            accepted,
+            [true, false, true, false, true, true, false, false]
+        );
         assert!(matches!(
             receipts[1],
             Receipt::Refused(Invalid::Malformed { .. })
         ));
-        let order = "SELECT JSON_EXTRACT(payload, '$.order') + 0 FROM inbox_message";
+        let order = "SELECT JSON_EXTRACT(payload, '$.order') + 0 FROM inbox_message WHERE id = '1'";
         assert_eq!(inbox.number(order).await, 7);
         let leased = claim(&store, 1).await;
         let (back, sent): (serde_json::Value, serde_json::Value) = (
