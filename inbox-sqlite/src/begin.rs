@@ -6,8 +6,8 @@
 use std::{collections::HashMap, sync::Arc};
 
 use inbox_api::{
-    Attempts, Begun, Bytes, Due, Error, ErrorKind, FencingToken, Key, Lease, LeaseTerms, Leased,
-    Message, Recorded, Result, State, check_size, duration_micros, from_micros,
+    Attempts, Begun, Bytes, Due, Effect, Error, ErrorKind, FencingToken, Key, Lease, LeaseTerms,
+    Leased, Message, Recorded, Result, State, check_size, duration_micros, from_micros,
 };
 use sqlx::{
     Row as _, Sqlite, SqliteConnection,
@@ -202,7 +202,8 @@ impl<'r> Rows<'r> {
             message: record.message().ok_or_else(|| {
                 let place = format!("{inbox}_message, seq {}", stored.seq);
                 let reason = format!("{place}: payload is missing");
-                Error::new(ErrorKind::Corrupt, reason)
+                // It is leased by now.
+                Error::new(ErrorKind::Corrupt, reason).with_effect(Effect::Unknown)
             })?,
             lease: lease(stored.seq, *token),
             attempts: Attempts {

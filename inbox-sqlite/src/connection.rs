@@ -25,7 +25,7 @@ use std::{
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use inbox_sqlx::{AtHand, Held};
 use sqlx::{
-    Connection as _, SqlSafeStr as _, Sqlite, SqliteConnection, SqlitePool, Transaction,
+    Connection as _, SqlSafeStr as _, SqlStr, Sqlite, SqliteConnection, SqlitePool, Transaction,
     pool::PoolConnection,
 };
 use tokio::{
@@ -173,13 +173,13 @@ impl Database {
     /// A transaction on the write connection, which has the write lock if `statement` is [`BEGIN`].
     pub(crate) async fn begin_with(
         &self,
-        statement: &'static str,
+        statement: SqlStr,
         until: Instant,
     ) -> Result<Transaction<'static, Sqlite>> {
         // Only the connection is worth a wait: to begin answers at once.
         let beginning = async {
             let connection = self.writer.acquire().await?.into_inner();
-            Transaction::begin(connection, Some(statement.into_sql_str())).await
+            Transaction::begin(connection, Some(statement)).await
         };
         let mut transaction = self.acquire(beginning, until).await?;
         self.check(&mut transaction).await?;
@@ -188,7 +188,7 @@ impl Database {
 
     /// A transaction that has the write lock.
     pub(crate) async fn begin(&self, until: Instant) -> Result<Transaction<'static, Sqlite>> {
-        self.begin_with(BEGIN, until).await
+        self.begin_with(BEGIN.into_sql_str(), until).await
     }
 
     /// Fails unless the inbox is there; asks the file only until it was.

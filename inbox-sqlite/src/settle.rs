@@ -254,8 +254,8 @@ pub(crate) fn parameters(chunk: Chunk<SettleRow<'_>>) -> Result<Parameters> {
     })
 }
 
-/// A failure behind the statement that settles, which may be committed by itself.
-fn unclear_end(error: sqlx::Error) -> Error {
+/// A failure behind the statement that settles, which may be committed.
+pub(crate) fn unclear_end(error: sqlx::Error) -> Error {
     failed(error).with_effect(Effect::Unknown)
 }
 

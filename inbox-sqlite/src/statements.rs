@@ -4,6 +4,8 @@
 use inbox_api::{History, InboxName};
 use sqlx::{AssertSqlSafe, SqlSafeStr, SqlStr};
 
+use crate::options::OWN;
+
 /// Takes the write lock at once. A transaction that began by reading would have to be refused
 /// when another one wrote in between.
 pub(crate) const BEGIN: &str = "BEGIN IMMEDIATE";
@@ -27,6 +29,8 @@ pub(crate) struct Statements {
     pub(crate) claim_set_aside: SqlStr,
     pub(crate) settle: SqlStr,
     pub(crate) settle_processed: SqlStr,
+    pub(crate) settle_and_commit: SqlStr,
+    pub(crate) open: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) settle_tokens: SqlStr,
     pub(crate) list: ByStates,
@@ -76,6 +80,35 @@ impl Shared {
             settle_tokens: part(include_str!("sql/settle_tokens.sql"), &[7]),
         }
     }
+}
+
+/// Begins a transaction of the store's own, with no step in it.
+fn open() -> SqlStr {
+    AssertSqlSafe(format!(
+        "PRAGMA analysis_limit = {OWN}; {BEGIN}; SAVEPOINT inbox_opened"
+    ))
+    .into_sql_str()
+}
+
+/// The settlement of processed messages in a transaction of the store's own, and its commit. Fails at the first or
+/// second statement, and has done nothing, in another transaction or in none, and where a step is unfinished;
+/// and before the commit unless so many leases as $3 says were ended. What follows the commit is for the driver.
+fn settle_and_commit(inbox: &InboxName) -> SqlStr {
+    let settle = expand(include_str!("sql/settle_processed.sql"), inbox);
+    // The least number has no absolute value.
+    let fail_if = |condition: &str| format!("SELECT abs(-9223372036854775807 - ({condition}))");
+    let script = [
+        format!(
+            "{} FROM pragma_analysis_limit",
+            fail_if(&format!("analysis_limit <> {OWN}"))
+        ),
+        "RELEASE inbox_opened".to_owned(),
+        renumber(settle.as_str(), &[1, 2]),
+        fail_if("changes() <> $3"),
+        "COMMIT".to_owned(),
+        "BEGIN".to_owned(),
+    ];
+    AssertSqlSafe(script.join(";\n")).into_sql_str()
 }
 
 /// Gives the first parameter of a statement, `?1`, the first of these numbers, and so on. As `$5`, which is a
@@ -149,6 +182,8 @@ impl Statements {
             claim_set_aside: plain(include_str!("sql/claim_set_aside.sql")),
             settle: plain(include_str!("sql/settle.sql")),
             settle_processed: plain(include_str!("sql/settle_processed.sql")),
+            settle_and_commit: settle_and_commit(inbox),
+            open: open(),
             extend: plain(include_str!("sql/extend.sql")),
             settle_tokens: plain(include_str!("sql/settle_tokens.sql")),
             list: by_states(include_str!("sql/list.sql")),

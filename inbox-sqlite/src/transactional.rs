@@ -15,10 +15,12 @@ use std::time::Duration;
 use async_trait::async_trait;
 use futures_util::StreamExt as _;
 use inbox_api::{
-    Bytes, Effect, Error, ErrorKind, Key, Message, Receipt, Recorded, Result, Settled, Settlement,
-    Transactional, check_size,
+    Bytes, Effect, Error, ErrorKind, Key, Message, Outcome, Receipt, Recorded, Result, Settled,
+    Settlement, Transactional, check_size, settle_then_commit,
 };
-use sqlx::{Either, Executor as _, Row as _, Sqlite, Transaction};
+use sqlx::{
+    AssertSqlSafe, Either, Execute, Executor as _, Row as _, Sqlite, Transaction, sqlite::SqliteRow,
+};
 use tokio::time::Instant;
 
 use crate::{
@@ -27,19 +29,17 @@ use crate::{
     error::{GENERIC, failed, primary_code},
     options::OWN,
     receive,
-    settle::{self, Repetition},
+    settle::{self, Applied, Parameters, Repetition},
     store::SqliteStore,
 };
 
-/// As [`BEGIN`](crate::statements::BEGIN), marked as the store's own.
-const OPEN: &str = "BEGIN IMMEDIATE; SAVEPOINT inbox_opened";
 /// Marks a transaction that the caller began. A second mark stands after the first one.
 const MARK: &str = "SAVEPOINT inbox_used";
 /// The store's own commit. The driver does not see it and would commit or roll back again: for that
 /// there is another transaction, which has done nothing.
 const COMMIT_OPENED: &str = "RELEASE inbox_opened; COMMIT; BEGIN";
 const COMMIT_USED: &str = "RELEASE inbox_used; COMMIT; BEGIN";
-/// [`OWN`] on the writer.
+/// [`OWN`] on the writer, and how many steps are unfinished there.
 const WHOSE: &str = "PRAGMA analysis_limit";
 /// The same, and then fails within a transaction, where it does nothing.
 const WHOSE_AND_BEGIN: &str = "PRAGMA analysis_limit; BEGIN";
@@ -49,6 +49,9 @@ const BEGIN_STEP: &str = "SAVEPOINT inbox_step";
 const END_STEP: &str = "RELEASE inbox_step";
 /// Fails unless a step has not come to its end.
 const UNDO_STEP: &str = "ROLLBACK TO inbox_step";
+
+/// More than a handler takes.
+const MOST_STEPS: i64 = 1 << 20;
 
 /// For how long the mark of a failed step waits for a statement that is still running.
 const SPOILING: Duration = Duration::from_secs(1);
@@ -75,13 +78,29 @@ impl Run {
     }
 }
 
-async fn run(transaction: &mut Own, script: &'static str) -> Run {
+async fn run(transaction: &mut Own, script: impl Into<String>) -> Run {
+    let mut number = None;
+    let script = sqlx::raw_sql(AssertSqlSafe(script.into()));
+    let mut run = run_query(transaction, script, |_, row| {
+        number = row.try_get(0).ok();
+    })
+    .await;
+    run.number = number;
+    run
+}
+
+/// Runs a script, and passes on each row and how many statements have come to their ends before.
+async fn run_query<'q>(
+    transaction: &mut Own,
+    query: impl Execute<'q, Sqlite> + 'q,
+    mut read: impl FnMut(usize, SqliteRow),
+) -> Run {
     let mut run = Run::default();
-    let mut results = transaction.fetch_many(sqlx::raw_sql(script));
+    let mut results = transaction.fetch_many(query);
     while let Some(result) = results.next().await {
         match result {
             Ok(Either::Left(_)) => run.done += 1,
-            Ok(Either::Right(row)) => run.number = row.try_get(0).ok(),
+            Ok(Either::Right(row)) => read(run.done, row),
             Err(error) => {
                 run.error = Some(error);
                 break;
@@ -99,35 +118,84 @@ fn has_ended() -> Error {
 
 /// Before something is done in a transaction: looks that it is there, and marks it if the store did
 /// not when it began.
-async fn mark(transaction: &mut Own) -> Result<()> {
+///
+/// Answers how many steps are unfinished in it, if it is the store's own.
+async fn mark(transaction: &mut Own) -> Result<Option<i64>> {
     let looked = run(transaction, WHOSE_AND_BEGIN).await;
     match looked.error {
         // Another one has begun. It stays, so that whatever follows is rolled back with it.
         None => Err(has_ended()),
-        Some(_) if looked.is_refused() && looked.number == Some(OWN) => Ok(()),
         Some(_) if looked.is_refused() => {
-            let marked = run(transaction, MARK).await;
-            marked.error.map_or(Ok(()), |error| Err(failed(error)))
+            let unfinished = looked.number.and_then(unfinished_steps);
+            if unfinished.is_none() {
+                bracket(transaction, MARK).await?;
+            }
+            Ok(unfinished)
         }
         Some(error) => Err(failed(error)),
     }
 }
 
-/// The beginning or the end of a step of several statements.
-async fn bracket(transaction: &mut Own, script: &'static str) -> Result<()> {
-    let error = run(transaction, script).await.error;
-    error.map_or(Ok(()), |error| Err(failed(error)))
+/// How many steps are unfinished on a connection of the store's own, which this number marks as that.
+fn unfinished_steps(number: i64) -> Option<i64> {
+    let steps = number.checked_sub(OWN)?;
+    (0..MOST_STEPS).contains(&steps).then_some(steps)
 }
 
-/// Ends a step. One that has failed keeps the transaction from being committed.
-async fn end_step<T>(transaction: &mut Own, outcome: Result<T>) -> Result<T> {
-    if outcome.is_err() {
-        // Behind whatever is still running. Where SQLite has rolled all of it back, this begins what
-        // the commit will roll back.
-        let spoiling = run(transaction, BEGIN_STEP);
-        let _ = tokio::time::timeout(SPOILING, spoiling).await;
+/// What a call does in a transaction: all of it or nothing.
+struct Step {
+    /// When it has to be over.
+    until: Instant,
+    /// How many steps before it are unfinished, if the transaction is the store's own. The connection is marked with that,
+    /// so that it is known without another look.
+    unfinished: Option<i64>,
+}
+
+impl Step {
+    /// Before anything is done in a transaction: marks it. Nothing is tried again there: whether a lock is worth
+    /// a wait is for its own connection to say.
+    async fn begin(database: &Database, transaction: &mut Own) -> Result<Self> {
+        let until = database.deadline();
+        let unfinished = in_time(until, mark(transaction)).await?;
+        Ok(Self { until, unfinished })
     }
-    outcome
+
+    /// The beginning of several statements.
+    async fn begin_several(&self, transaction: &mut Own) -> Result<()> {
+        bracket(transaction, self.beginning()).await
+    }
+
+    /// Their end.
+    async fn end_several(&self, transaction: &mut Own) -> Result<()> {
+        let end = match self.unfinished {
+            Some(before) => format!("{END_STEP}; {WHOSE} = {}", OWN + before),
+            None => END_STEP.to_owned(),
+        };
+        bracket(transaction, end).await
+    }
+
+    /// Ends the step. One that has failed keeps the transaction from being committed.
+    async fn end<T>(self, transaction: &mut Own, outcome: Result<T>) -> Result<T> {
+        if outcome.is_err() {
+            // Behind whatever is still running. Where SQLite has rolled all of it back, this begins what
+            // the commit will roll back.
+            let spoiling = run(transaction, self.beginning());
+            let _ = tokio::time::timeout(SPOILING, spoiling).await;
+        }
+        outcome
+    }
+
+    fn beginning(&self) -> String {
+        match self.unfinished {
+            Some(before) => format!("{WHOSE} = {}; {BEGIN_STEP}", OWN + before + 1),
+            None => BEGIN_STEP.to_owned(),
+        }
+    }
+}
+
+async fn bracket(transaction: &mut Own, script: impl Into<String>) -> Result<()> {
+    let error = run(transaction, script).await.error;
+    error.map_or(Ok(()), |error| Err(failed(error)))
 }
 
 fn is_unfinished() -> Error {
@@ -159,7 +227,7 @@ async fn commit_own(mut transaction: Own) -> Result<()> {
         return Ok(());
     }
     let whose = run(&mut transaction, WHOSE).await;
-    let is_own = whose.number == Some(OWN);
+    let is_own = whose.number.and_then(unfinished_steps).is_some();
     if let Some(error) = whose.error {
         return Err(failed(error));
     }
@@ -183,12 +251,16 @@ async fn roll_back_own(mut transaction: Own) -> Result<()> {
     }
 }
 
+async fn roll_back(database: &Database, transaction: Own) -> Result<()> {
+    in_time(database.deadline(), roll_back_own(transaction)).await
+}
+
 async fn open(database: &Database) -> Result<Own> {
     let turns = &database.turns;
     let open = async {
         let _turn = turns.wait().await;
         let transaction = database
-            .run(|until| database.begin_with(OPEN, until))
+            .run(|until| database.begin_with(database.statements.open.clone(), until))
             .await?;
         turns.note_opened();
         Ok(transaction)
@@ -205,35 +277,27 @@ async fn commit(database: &Database, transaction: Own) -> Result<()> {
     committed
 }
 
-/// Before anything is done in a transaction: marks it, and says when the step has to be over.
-/// Nothing is tried again there: whether a lock is worth a wait is for its own connection to say.
-async fn begin_step(database: &Database, transaction: &mut Own) -> Result<Instant> {
-    let until = database.deadline();
-    in_time(until, mark(transaction)).await?;
-    Ok(until)
-}
-
 async fn receive_in(
     database: &Database,
     transaction: &mut Own,
     messages: &[Message],
 ) -> Result<Vec<Receipt>> {
     let prepared = receive::prepare(messages, database.options.payload_limit);
-    let until = begin_step(database, transaction).await?;
-    let step = in_time(until, async {
+    let step = Step::begin(database, transaction).await?;
+    let work = in_time(step.until, async {
         database.check(transaction).await?;
         let several = prepared.statements() > 1;
         if several {
-            bracket(transaction, BEGIN_STEP).await?;
+            step.begin_several(transaction).await?;
         }
         let receipts = receive::insert(database, transaction, prepared, database.now()).await?;
         if several {
-            bracket(transaction, END_STEP).await?;
+            step.end_several(transaction).await?;
         }
         Ok(receipts)
     });
-    let outcome = step.await;
-    end_step(transaction, outcome).await
+    let outcome = work.await;
+    step.end(transaction, outcome).await
 }
 
 async fn record_in(
@@ -243,16 +307,16 @@ async fn record_in(
     result: Option<&Bytes>,
 ) -> Result<Recorded> {
     begin::check_record(database, message, result)?;
-    let until = begin_step(database, transaction).await?;
-    let step = in_time(until, async {
+    let step = Step::begin(database, transaction).await?;
+    let work = in_time(step.until, async {
         database.check(transaction).await?;
-        bracket(transaction, BEGIN_STEP).await?;
+        step.begin_several(transaction).await?;
         let recorded = begin::record_on(database, transaction, message, result).await?;
-        bracket(transaction, END_STEP).await?;
+        step.end_several(transaction).await?;
         Ok(recorded)
     });
-    let outcome = step.await;
-    end_step(transaction, outcome).await
+    let outcome = work.await;
+    step.end(transaction, outcome).await
 }
 
 async fn keep_result_in(
@@ -262,10 +326,10 @@ async fn keep_result_in(
     result: &Bytes,
 ) -> Result<()> {
     check_size("result", result.len(), database.options.payload_limit)?;
-    let until = begin_step(database, transaction).await?;
+    let step = Step::begin(database, transaction).await?;
     let keeping = begin::keep_result_on(database, transaction, key, result);
-    let outcome = in_time(until, keeping).await;
-    end_step(transaction, outcome).await
+    let outcome = in_time(step.until, keeping).await;
+    step.end(transaction, outcome).await
 }
 
 async fn settle_in(
@@ -273,22 +337,69 @@ async fn settle_in(
     transaction: &mut Own,
     settlements: &[Settlement],
 ) -> Result<Vec<Settled>> {
-    let until = begin_step(database, transaction).await?;
-    let step = in_time(until, async {
+    let step = Step::begin(database, transaction).await?;
+    let work = in_time(step.until, async {
         database.check(transaction).await?;
         let several = !settle::settles_at_once(database, settlements);
         if several {
-            bracket(transaction, BEGIN_STEP).await?;
+            step.begin_several(transaction).await?;
         }
         let answers =
             settle::settle_on(database, transaction, settlements, Repetition::Lost).await?;
         if several {
-            bracket(transaction, END_STEP).await?;
+            step.end_several(transaction).await?;
         }
         Ok(answers.settled)
     });
-    let outcome = step.await;
-    end_step(transaction, outcome).await
+    let outcome = work.await;
+    step.end(transaction, outcome).await
+}
+
+/// Settles processed messages without results and commits, in one trip to SQLite's thread, unless a lease is lost.
+/// `None`, and nothing is done, if there are others, if the transaction is not the store's own or not there any more,
+/// or if a step in it is unfinished.
+async fn settle_and_commit_at_once(
+    database: &Database,
+    transaction: &mut Own,
+    settlements: &[Settlement],
+) -> Result<Option<Vec<Settled>>> {
+    let is_plain = |s: &Settlement| matches!(s.outcome, Outcome::Processed { result: None });
+    if !settlements.iter().all(is_plain) || !settle::settles_at_once(database, settlements) {
+        return Ok(None);
+    }
+    database.identity.check()?;
+    let now = database.now();
+    let mut batch = settle::Batch::new(settlements, database.options.payload_limit, now);
+    let chunk = batch.chunks.pop();
+    let Some(Parameters::Processed { leases }) = chunk.map(settle::parameters).transpose()? else {
+        return Ok(None);
+    };
+    let script = sqlx::query(database.statements.settle_and_commit.clone())
+        .bind(leases)
+        .bind(now)
+        .bind(i64::try_from(batch.rows().len()).unwrap_or(i64::MAX));
+    let mut returned = Vec::new();
+    let run = run_query(transaction, script, |done, row| {
+        if done == 2 {
+            returned.push(row);
+        }
+    })
+    .await;
+    match run.error {
+        Some(_) if run.done < 2 && run.is_refused() => return Ok(None),
+        // Not so many as there are.
+        Some(_) if run.done == 3 && run.is_refused() => {}
+        Some(error) if run.done < 5 => return Err(failed(error)),
+        None if run.done < 5 => return Err(failed(sqlx::Error::WorkerCrashed)),
+        // The rest is for the driver only.
+        _ => {}
+    }
+    let mut applied = Applied::default();
+    batch
+        .read(&returned, &mut applied)
+        .map_err(settle::unclear_end)?;
+    let newest = applied.leases.into_iter().collect();
+    Ok(Some(batch.answers(&newest)))
 }
 
 /// Everything here runs on the given transaction's own connection, so a transaction that the
@@ -324,7 +435,7 @@ impl Transactional for SqliteStore {
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        in_time(self.database.deadline(), roll_back_own(transaction))
+        roll_back(&self.database, transaction)
             .await
             .map_err(|error| error.in_operation("roll_back"))
     }
@@ -369,5 +480,24 @@ impl Transactional for SqliteStore {
         settle_in(&self.database, transaction, settlements)
             .await
             .map_err(|error| error.in_operation("settle_in"))
+    }
+
+    async fn settle_and_commit(
+        &self,
+        mut transaction: Self::Transaction,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        let database = &self.database;
+        let ending = settle_and_commit_at_once(database, &mut transaction, settlements);
+        let ended = in_time(database.deadline(), ending).await;
+        database.signal.raise();
+        let Some(settled) = ended.map_err(|error| error.in_operation("settle_and_commit"))? else {
+            return settle_then_commit(self, transaction, settlements).await;
+        };
+        if settled.iter().any(|settled| *settled != Settled::Done) {
+            // One that cannot be rolled back is never committed either.
+            let _ = self.roll_back(transaction).await;
+        }
+        Ok(settled)
     }
 }

@@ -33,7 +33,8 @@ where
     while left > 0 {
         let limit = left.min(SLICE);
         let started = std::time::Instant::now();
-        let slice = work(limit).await?;
+        let slice = work(limit).await;
+        let slice = slice.map_err(|error| error.after_changes(changed > 0))?;
         changed += slice;
         left -= limit;
         if slice < u64::from(limit) {
@@ -144,7 +145,8 @@ pub(crate) async fn purge_archived(
     for some in keys.chunks(SLICE as usize) {
         let slice = database
             .run(|until| purge_keys(database, request, some, until))
-            .await?;
+            .await
+            .map_err(|error| error.after_changes(purged > 0))?;
         wake_after_purge(database, request, slice);
         purged += slice;
     }

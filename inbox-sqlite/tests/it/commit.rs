@@ -1,7 +1,7 @@
 //! What a commit answers when a statement has ended the transaction before.
 
 use inbox_api::{
-    Effect, ErrorKind, Operate, Receipt, Recorded, Settled, Settlement, State, Store as _,
+    Bytes, Effect, ErrorKind, Operate, Receipt, Recorded, Settled, Settlement, State, Store as _,
     Transactional,
 };
 use inbox_sqlite::SqliteStore;
@@ -333,4 +333,50 @@ async fn a_step_that_failed_by_itself_is_not_left_out() {
         assert_eq!(recorded.unwrap(), Recorded::First);
         store.commit(next).await.unwrap();
     }
+}
+
+/// Whether a step is unfinished is told by the connection, whichever store it was a step of.
+#[tokio::test]
+async fn a_settlement_with_the_commit_minds_every_failed_step() {
+    let desk = Desk::new().await;
+    let store = desk.store();
+    let other = desk.inbox.other().await;
+    store.receive_held().await;
+    let settlements = [Settlement {
+        lease: claim_one(store).await,
+        outcome: processed(),
+    }];
+    let result = Bytes::from_static(b"result");
+    for (failing, sets_limit) in [
+        (store, false),
+        (&other, false),
+        (store, true),
+        (&other, true),
+    ] {
+        let mut transaction = desk.open(On::Store).await;
+        if sets_limit {
+            try_all(&mut transaction, &["PRAGMA analysis_limit = 400"]).await;
+        }
+        let failed = failing
+            .keep_result_in(&mut transaction, &key("unknown"), result.clone())
+            .await;
+        assert_eq!(failed.unwrap_err().kind(), ErrorKind::Other);
+        // Behind it, another one comes to its end.
+        let new = message("new");
+        let recorded = failing.record_in(&mut transaction, &new, None).await;
+        assert_eq!(recorded.unwrap(), Recorded::First);
+        try_all(&mut transaction, &["INSERT INTO orders VALUES (2)"]).await;
+        let ended = store.settle_and_commit(transaction, &settlements).await;
+        let error = ended.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+        assert_eq!(error.effect(), Effect::None, "{error}");
+        assert_eq!(desk.count("orders").await, 1);
+        assert_eq!(store.get(&key("new")).await.unwrap(), None);
+    }
+    // The next transaction has no step in it.
+    let mut transaction = desk.open(On::Store).await;
+    try_all(&mut transaction, &["INSERT INTO orders VALUES (2)"]).await;
+    let ended = store.settle_and_commit(transaction, &settlements).await;
+    assert_eq!(ended.unwrap(), [Settled::Done]);
+    assert_eq!(desk.count("orders").await, 2);
 }
