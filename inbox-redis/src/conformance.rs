@@ -323,8 +323,8 @@ impl Harness for RedisHarness {
 /// # Errors
 /// As the store's own operations; `Denied` also where the user may not run `EVAL` and `KEYS`.
 pub async fn contradictions(store: &RedisStore) -> Result<Vec<String>> {
-    let servers = Servers::connect(&store.connection.options).await?;
-    find_contradictions(&servers, store.connection.layout()).await
+    let servers = Servers::connect(&store.shared.options).await?;
+    find_contradictions(&servers, store.shared.layout()).await
 }
 
 async fn find_contradictions(servers: &Servers, layout: &Layout) -> Result<Vec<String>> {
@@ -370,7 +370,7 @@ struct TestInbox {
 
 impl TestInbox {
     fn layout(&self) -> &Layout {
-        self.store.connection.layout()
+        self.store.shared.layout()
     }
 
     async fn ask(&self, shard: u16, command: &Cmd) -> Offered<Value> {

@@ -2,12 +2,16 @@
 //! scripts, each within the time limit of the options, and confirmed where these demand it.
 
 use std::{
-    sync::{PoisonError, RwLock},
+    ops::Deref,
+    sync::{
+        Arc, PoisonError, RwLock,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Instant,
 };
 
 use futures_util::future::{join_all, try_join_all};
-use inbox_api::{Error, ErrorKind, HandlerName, Result};
+use inbox_api::{Effect, Error, ErrorKind, HandlerName, Result};
 use redis::Value;
 
 use crate::{
@@ -19,14 +23,31 @@ use crate::{
     start_checks,
 };
 
-pub(crate) struct Connection {
+/// What the clones of a store share.
+pub(crate) struct Shared {
     pub(crate) options: RedisOptions,
     pub(crate) caller: Caller,
     /// `None` once closed.
     servers: RwLock<Option<Servers>>,
 }
 
-impl Connection {
+/// The connection of one operation.
+pub(crate) struct Connection {
+    shared: Arc<Shared>,
+    operation: &'static str,
+    /// Calls that have changed something, or may have.
+    changes: AtomicUsize,
+}
+
+impl Deref for Connection {
+    type Target = Shared;
+
+    fn deref(&self) -> &Shared {
+        &self.shared
+    }
+}
+
+impl Shared {
     /// Connects, and looks at the servers' settings.
     pub(crate) async fn open(options: RedisOptions) -> Result<Self> {
         let servers = Servers::connect(&options).await?;
@@ -68,6 +89,24 @@ impl Connection {
         self.options.confirmations.any()
     }
 
+    /// For one operation, by the name of the method that is called.
+    pub(crate) fn operation(self: &Arc<Self>, name: &'static str) -> Connection {
+        Connection {
+            shared: Arc::clone(self),
+            operation: name,
+            changes: AtomicUsize::new(0),
+        }
+    }
+}
+
+impl Connection {
+    /// The error of the operation: it has changed what its other calls have, or may have.
+    pub(crate) fn failed(&self, error: Error) -> Error {
+        let error = error.in_operation(self.operation);
+        let is_refusal = matches!(error.kind(), ErrorKind::Invalid | ErrorKind::Unsupported);
+        error.after_changes(!is_refusal && self.changes.load(Ordering::Relaxed) > 0)
+    }
+
     /// Begins a call of `script` in `shard` that may touch these handlers' keys.
     pub(crate) fn call<'a>(
         &self,
@@ -90,7 +129,7 @@ impl Connection {
     }
 
     async fn send(&self, call: Call, confirmed: bool) -> Result<Value> {
-        let layout = self.layout();
+        let (layout, changes) = (self.layout(), call.changes());
         let confirmed_by = confirmed.then(|| layout.meta(call.shard));
         let addressed = Addressed {
             slot: layout.slot(call.shard),
@@ -98,7 +137,20 @@ impl Connection {
             command: call.command,
             confirmed_by,
         };
-        self.servers()?.run(addressed).await
+        let servers = self.servers()?;
+        if !changes {
+            return servers.run(addressed).await;
+        }
+        // Of one whose answer nobody waits for any more, it is not known.
+        self.changes.fetch_add(1, Ordering::Relaxed);
+        let answer = servers.run(addressed).await;
+        if answer
+            .as_ref()
+            .is_err_and(|error| error.effect() == Effect::None)
+        {
+            self.changes.fetch_sub(1, Ordering::Relaxed);
+        }
+        answer
     }
 
     pub(crate) async fn run(&self, call: Call) -> Result<Value> {

@@ -95,10 +95,6 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
                 SchemaVersion,
                 "there is an inbox of another version or another number of shards",
             ),
-            COMMAND => (
-                Invalid,
-                "a command of the caller's own failed; the lease was not settled",
-            ),
             "WRONGTYPE" => (
                 SchemaVersion,
                 "a key of the inbox holds something that is not an inbox's",
@@ -121,6 +117,9 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
             _ => return None,
         })
     };
+    if error.code() == Some(COMMAND) {
+        return of_command(error.detail().unwrap_or_default());
+    }
     if let Some((kind, context)) = error.code().and_then(coded) {
         return (kind, context, Effect::None);
     }
@@ -158,6 +157,30 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
     }
 }
 
+/// What became of the caller's own commands, by the number of the one that failed, from 1, and its code. Those before
+/// it stand.
+fn of_command(failure: &str) -> (ErrorKind, &'static str, Effect) {
+    let (number, code) = failure.split_once(' ').unwrap_or_default();
+    let kind = match code {
+        "OOM" | "MISCONF" | "NOREPLICAS" => ErrorKind::Unavailable,
+        "NOPERM" => ErrorKind::Denied,
+        _ if number == "1" => ErrorKind::Invalid,
+        _ => ErrorKind::Other,
+    };
+    match number {
+        "1" => (
+            kind,
+            "the first of the caller's own commands failed; nothing was done",
+            Effect::None,
+        ),
+        _ => (
+            kind,
+            "one of the caller's own commands failed; those before it were done, and the lease was not settled",
+            Effect::Unknown,
+        ),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -183,6 +206,10 @@ mod tests {
             ("WRONGPASS invalid username", ErrorKind::Denied),
             ("NOPERM this user has no permissions", ErrorKind::Denied),
             ("INBOXMISSING 0", ErrorKind::SchemaMissing),
+            ("INBOXCOMMAND 1 ERR", ErrorKind::Invalid),
+            ("INBOXCOMMAND 1 OOM", ErrorKind::Unavailable),
+            ("INBOXCOMMAND 2 WRONGTYPE", ErrorKind::Other),
+            ("INBOXCOMMAND 12 NOPERM", ErrorKind::Denied),
             ("INBOXVERSION 2 1 0", ErrorKind::SchemaVersion),
             (
                 "WRONGTYPE Operation against a key",
@@ -193,6 +220,11 @@ mod tests {
             assert_eq!(failed(server(line)).kind(), kind, "{line}");
         }
         assert_eq!(failed(server("OOM full")).effect(), Effect::None);
+        let of_command = |number| failed(server(&format!("INBOXCOMMAND {number} ERR"))).effect();
+        assert_eq!(
+            [of_command(1), of_command(2), of_command(10)],
+            [Effect::None, Effect::Unknown, Effect::Unknown]
+        );
     }
 
     #[test]

@@ -30,102 +30,115 @@ impl Operate for RedisStore {
     }
 
     async fn get(&self, key: &Key) -> Result<Option<Record>> {
-        let found = records::get(&self.connection, key).await;
-        found.map_err(|error| error.in_operation("get"))
+        let operation = self.shared.operation("get");
+        let found = records::get(&operation, key).await;
+        found.map_err(|error| operation.failed(error))
     }
 
     async fn list(&self, filter: &Filter, page: &Page) -> Result<Listing> {
-        let listing = records::list(&self.connection, filter, page).await;
-        listing.map_err(|error| error.in_operation("list"))
+        let operation = self.shared.operation("list");
+        let listing = records::list(&operation, filter, page).await;
+        listing.map_err(|error| operation.failed(error))
     }
 
     async fn count(&self, filter: &Filter) -> Result<u64> {
-        let count = records::count(&self.connection, filter).await;
-        count.map_err(|error| error.in_operation("count"))
+        let operation = self.shared.operation("count");
+        let count = records::count(&operation, filter).await;
+        count.map_err(|error| operation.failed(error))
     }
 
     async fn statistics(&self) -> Result<Statistics> {
-        let statistics = statistics::statistics(&self.connection).await;
-        statistics.map_err(|error| error.in_operation("statistics"))
+        let operation = self.shared.operation("statistics");
+        let statistics = statistics::statistics(&operation).await;
+        statistics.map_err(|error| operation.failed(error))
     }
 
     async fn replay(&self, key: &Key, edit: &Edit) -> Result<Intervention> {
-        let replayed = replay::replay(&self.connection, key, edit, self.operator.as_ref()).await;
-        replayed.map_err(|error| error.in_operation("replay"))
+        let operation = self.shared.operation("replay");
+        let replayed = replay::replay(&operation, key, edit, self.operator.as_ref()).await;
+        replayed.map_err(|error| operation.failed(error))
     }
 
     async fn replay_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        let operation = self.shared.operation("replay_slice");
         let progress =
-            replay::replay_slice(&self.connection, filter, slice, self.operator.as_ref()).await;
-        progress.map_err(|error| error.in_operation("replay_slice"))
+            replay::replay_slice(&operation, filter, slice, self.operator.as_ref()).await;
+        progress.map_err(|error| operation.failed(error))
     }
 
     async fn reschedule(&self, key: &Key, due: Due) -> Result<Intervention> {
+        let operation = self.shared.operation("reschedule");
         let rescheduled =
-            reschedule::reschedule(&self.connection, key, due, self.operator.as_ref()).await;
-        rescheduled.map_err(|error| error.in_operation("reschedule"))
+            reschedule::reschedule(&operation, key, due, self.operator.as_ref()).await;
+        rescheduled.map_err(|error| operation.failed(error))
     }
 
     async fn reschedule_slice(&self, filter: &Filter, slice: &Slice, due: Due) -> Result<Progress> {
-        let progress = reschedule::reschedule_slice(
-            &self.connection,
-            filter,
-            slice,
-            due,
-            self.operator.as_ref(),
-        )
-        .await;
-        progress.map_err(|error| error.in_operation("reschedule_slice"))
+        let operation = self.shared.operation("reschedule_slice");
+        let progress =
+            reschedule::reschedule_slice(&operation, filter, slice, due, self.operator.as_ref())
+                .await;
+        progress.map_err(|error| operation.failed(error))
     }
 
     async fn discard(&self, key: &Key) -> Result<Intervention> {
-        let discarded = discard::discard(&self.connection, key, self.operator.as_ref()).await;
-        discarded.map_err(|error| error.in_operation("discard"))
+        let operation = self.shared.operation("discard");
+        let discarded = discard::discard(&operation, key, self.operator.as_ref()).await;
+        discarded.map_err(|error| operation.failed(error))
     }
 
     async fn discard_slice(&self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        let operation = self.shared.operation("discard_slice");
         let progress =
-            discard::discard_slice(&self.connection, filter, slice, self.operator.as_ref()).await;
-        progress.map_err(|error| error.in_operation("discard_slice"))
+            discard::discard_slice(&operation, filter, slice, self.operator.as_ref()).await;
+        progress.map_err(|error| operation.failed(error))
     }
 
     async fn clear_slice(&self, handler: &HandlerName, slice: &Slice) -> Result<Progress> {
-        let progress = clear::clear_slice(&self.connection, handler, slice).await;
-        progress.map_err(|error| error.in_operation("clear_slice"))
+        let operation = self.shared.operation("clear_slice");
+        let progress = clear::clear_slice(&operation, handler, slice).await;
+        progress.map_err(|error| operation.failed(error))
     }
 
     async fn pause(&self, handler: &HandlerName) -> Result<()> {
-        let paused = pause::set_paused(&self.connection, handler, true).await;
-        paused.map_err(|error| error.in_operation("pause"))
+        let operation = self.shared.operation("pause");
+        let paused = pause::set_paused(&operation, handler, true).await;
+        paused.map_err(|error| operation.failed(error))
     }
 
     async fn resume(&self, handler: &HandlerName) -> Result<()> {
-        let resumed = pause::set_paused(&self.connection, handler, false).await;
-        resumed.map_err(|error| error.in_operation("resume"))
+        let operation = self.shared.operation("resume");
+        let resumed = pause::set_paused(&operation, handler, false).await;
+        resumed.map_err(|error| operation.failed(error))
     }
 
     async fn paused(&self) -> Result<Vec<HandlerName>> {
-        let paused = pause::paused(&self.connection).await;
-        paused.map_err(|error| error.in_operation("paused"))
+        let operation = self.shared.operation("paused");
+        let paused = pause::paused(&operation).await;
+        paused.map_err(|error| operation.failed(error))
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
-        let purged = purge::purge(&self.connection, request).await;
-        purged.map_err(|error| error.in_operation("purge"))
+        let operation = self.shared.operation("purge");
+        let purged = purge::purge(&operation, request).await;
+        purged.map_err(|error| operation.failed(error))
     }
 
     async fn expired(&self, request: &PurgeRequest) -> Result<Listing> {
-        let listing = purge::expired(&self.connection, request).await;
-        listing.map_err(|error| error.in_operation("expired"))
+        let operation = self.shared.operation("expired");
+        let listing = purge::expired(&operation, request).await;
+        listing.map_err(|error| operation.failed(error))
     }
 
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
-        let purged = purge::purge_archived(&self.connection, request, keys).await;
-        purged.map_err(|error| error.in_operation("purge_archived"))
+        let operation = self.shared.operation("purge_archived");
+        let purged = purge::purge_archived(&operation, request, keys).await;
+        purged.map_err(|error| operation.failed(error))
     }
 
     async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
-        let dropped = purge::drop_payloads(&self.connection, request).await;
-        dropped.map_err(|error| error.in_operation("drop_payloads"))
+        let operation = self.shared.operation("drop_payloads");
+        let dropped = purge::drop_payloads(&operation, request).await;
+        dropped.map_err(|error| operation.failed(error))
     }
 }

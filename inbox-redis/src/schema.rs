@@ -260,7 +260,10 @@ async fn upgrade_shard(
     if version >= version_of(steps) {
         return Ok(());
     }
-    let handlers = find_handlers(connection, shard).await?;
+    let handlers = match find_handlers(connection, shard).await? {
+        Some((_, handlers)) => handlers,
+        None => Vec::new(),
+    };
     for (step, makes) in steps.iter().zip(2..).filter(|(_, makes)| *makes > version) {
         loop {
             let call = connection.caller.step_call(step, makes, shard, &handlers);
@@ -295,25 +298,25 @@ impl RedisOptions {
     }
 }
 
-/// The handlers that a shard has counts of; none where there is no inbox.
-async fn find_handlers(connection: &Connection, shard: u16) -> Result<Vec<HandlerName>> {
+/// The version and the handlers of a shard that is there, of whatever version it is: another migration may
+/// have been quicker.
+async fn find_handlers(
+    connection: &Connection,
+    shard: u16,
+) -> Result<Option<(u32, Vec<HandlerName>)>> {
     let call = connection.caller.remove_call(false, shard, &[]);
-    let mut answer = Taker::of(connection.run(call).await?)?;
+    read_removal(connection, connection.run(call).await?)
+}
+
+fn read_removal(connection: &Connection, answer: Value) -> Result<Option<(u32, Vec<HandlerName>)>> {
+    let mut answer = Taker::of(answer)?;
     let what = answer.next()?;
     match reply::text(&what)?.ok_or(Unexpected)? {
-        "ready" => Ok(read_handlers(answer.list()?)),
-        "missing" => Ok(Vec::new()),
         "found" => {
             let version = u32::try_from(answer.number()?).map_err(|_| Unexpected)?;
-            Err(other_version(
-                connection,
-                Marked {
-                    version,
-                    works_from: version,
-                    shards: u32::from(connection.layout().shards()),
-                },
-            ))
+            Ok(Some((version, read_handlers(answer.list()?))))
         }
+        "missing" | "removed" => Ok(None),
         _ => {
             let kind = answer.next()?;
             let kind = reply::text(&kind)?.unwrap_or("key");
@@ -322,12 +325,34 @@ async fn find_handlers(connection: &Connection, shard: u16) -> Result<Vec<Handle
     }
 }
 
+/// Refuses a shard that a newer build has set up or migrated: it may have keys that this one does not know.
+fn refuse_newer(connection: &Connection, version: u32) -> Result<()> {
+    if version <= VERSION {
+        return Ok(());
+    }
+    let shards = u32::from(connection.layout().shards());
+    let found = Marked {
+        version,
+        works_from: version,
+        shards,
+    };
+    Err(other_version(connection, found))
+}
+
 async fn remove(connection: &Connection) -> Result<()> {
+    let mut found = Vec::new();
     for shard in connection.layout().all() {
-        let handlers = find_handlers(connection, shard).await?;
+        if let Some((version, handlers)) = find_handlers(connection, shard).await? {
+            refuse_newer(connection, version)?;
+            found.push((shard, handlers));
+        }
+    }
+    for (shard, handlers) in found {
         // Not confirmed, which takes a write of the marker that is gone.
         let call = connection.caller.remove_call(true, shard, &handlers);
-        connection.run(call).await?;
+        if let Some((version, _)) = read_removal(connection, connection.run(call).await?)? {
+            refuse_newer(connection, version)?;
+        }
     }
     Ok(())
 }
@@ -335,11 +360,11 @@ async fn remove(connection: &Connection) -> Result<()> {
 #[async_trait]
 impl Schema for RedisStore {
     fn ddl(&self) -> String {
-        self.connection.options.ddl()
+        self.shared.options.ddl()
     }
 
     fn exists_query(&self) -> String {
-        self.connection.options.exists_query()
+        self.shared.options.exists_query()
     }
 
     fn expected_version(&self) -> u32 {
@@ -351,28 +376,33 @@ impl Schema for RedisStore {
     }
 
     async fn version(&self) -> Result<Option<u32>> {
-        let version = version(&self.connection).await;
-        version.map_err(|error| error.in_operation("version"))
+        let operation = self.shared.operation("version");
+        let version = version(&operation).await;
+        version.map_err(|error| operation.failed(error))
     }
 
     async fn exists(&self) -> Result<bool> {
-        let exists = exists(&self.connection).await;
-        exists.map_err(|error| error.in_operation("exists"))
+        let operation = self.shared.operation("exists");
+        let exists = exists(&operation).await;
+        exists.map_err(|error| operation.failed(error))
     }
 
     async fn create(&self) -> Result<()> {
-        let created = set_up(&self.connection, &STEPS, false).await.map(drop);
-        created.map_err(|error| error.in_operation("create"))
+        let operation = self.shared.operation("create");
+        let created = set_up(&operation, &STEPS, false).await.map(drop);
+        created.map_err(|error| operation.failed(error))
     }
 
     async fn migrate(&self) -> Result<Migration> {
-        let migrated = set_up(&self.connection, &STEPS, true).await;
-        migrated.map_err(|error| error.in_operation("migrate"))
+        let operation = self.shared.operation("migrate");
+        let migrated = set_up(&operation, &STEPS, true).await;
+        migrated.map_err(|error| operation.failed(error))
     }
 
     async fn remove(&self) -> Result<()> {
-        let removed = remove(&self.connection).await;
-        removed.map_err(|error| error.in_operation("remove"))
+        let operation = self.shared.operation("remove");
+        let removed = remove(&operation).await;
+        removed.map_err(|error| operation.failed(error))
     }
 }
 
@@ -423,7 +453,7 @@ mod tests {
     async fn mark(server: &Server, store: &RedisStore, field: &str, value: u32) {
         let client = redis::Client::open(server.url()).unwrap();
         let mut raw = client.get_multiplexed_async_connection().await.unwrap();
-        let layout = store.connection.layout();
+        let layout = store.shared.layout();
         for shard in layout.all() {
             let mut set = redis::cmd("HSET");
             set.arg(layout.meta(shard)).arg(field).arg(value);
@@ -441,22 +471,27 @@ mod tests {
             let _ = store.receive(&sent).await.unwrap();
 
             // Creating does not upgrade: that is another decision.
-            let error = set_up(&store.connection, &LONGER, false).await.unwrap_err();
+            let error = set_up(&store.shared.operation("migrate"), &LONGER, false)
+                .await
+                .unwrap_err();
             assert_eq!(error.kind(), ErrorKind::SchemaVersion);
 
             // Two at once, while a worker is busy.
             let other = connect(&server, shards).await;
             let upgrades = async {
+                let migrations = [&store, &other].map(|store| store.shared.operation("migrate"));
                 tokio::join!(
-                    set_up(&store.connection, &LONGER, true),
-                    set_up(&other.connection, &LONGER, true)
+                    set_up(&migrations[0], &LONGER, true),
+                    set_up(&migrations[1], &LONGER, true)
                 )
             };
             let (one, two) = work_during(&store, Box::pin(upgrades)).await;
             for migration in [one.unwrap(), two.unwrap()] {
                 assert_eq!((migration.to, migration.works_from), (3, 1));
             }
-            let again = set_up(&store.connection, &LONGER, true).await.unwrap();
+            let again = set_up(&store.shared.operation("migrate"), &LONGER, true)
+                .await
+                .unwrap();
             assert_eq!((again.from, again.to), (Some(3), 3));
 
             // This build goes on with it, and sets up nothing; the messages are still there.
@@ -483,21 +518,52 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_shard_of_a_quicker_migration_is_found_and_not_removed() {
+        let Some(server) = start().await else { return };
+        let store = connect(&server, 2).await;
+        store.create().await.unwrap();
+        let sent: Vec<Message> = (0..9).map(|n| message(&n.to_string())).collect();
+        let _ = store.receive(&sent).await.unwrap();
+        upgrade_shard(&store.shared.operation("migrate"), 1, &LONGER)
+            .await
+            .unwrap();
+
+        let operation = store.shared.operation("migrate");
+        let found = find_handlers(&operation, 1).await.unwrap();
+        assert_eq!(found, Some((3, vec![HandlerName::new("h").unwrap()])));
+
+        let error = store.remove().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        assert!(error.context().contains("version 3"), "{error}");
+        for message in &sent {
+            let key = Key::new(message.handler().clone(), message.id().clone());
+            let kept = inbox_api::Operate::get(&store, &key).await.unwrap();
+            assert!(kept.is_some(), "{key}");
+        }
+    }
+
+    #[tokio::test]
     async fn an_interrupted_migration_leaves_what_works_and_is_completed() {
         let Some(server) = start().await else { return };
         let store = connect(&server, 2).await;
         store.create().await.unwrap();
-        set_up(&store.connection, &FAILING, true).await.unwrap_err();
+        set_up(&store.shared.operation("migrate"), &FAILING, true)
+            .await
+            .unwrap_err();
         assert_eq!(store.version().await.unwrap(), Some(1));
         assert!(store.exists().await.unwrap());
 
         // The last shard has its steps, the first one does not.
-        upgrade_shard(&store.connection, 1, &LONGER).await.unwrap();
+        upgrade_shard(&store.shared.operation("migrate"), 1, &LONGER)
+            .await
+            .unwrap();
         assert_eq!(store.version().await.unwrap(), Some(1));
         let sent: Vec<Message> = (0..9).map(|n| message(&n.to_string())).collect();
         let receipts = store.receive(&sent).await.unwrap();
         assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
-        let migration = set_up(&store.connection, &LONGER, true).await.unwrap();
+        let migration = set_up(&store.shared.operation("migrate"), &LONGER, true)
+            .await
+            .unwrap();
         assert_eq!((migration.from, migration.to), (Some(1), 3));
         assert_eq!(store.version().await.unwrap(), Some(3));
         let key = Key::new(sent[0].handler().clone(), sent[0].id().clone());

@@ -147,6 +147,15 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| {
     Script::new("schema_remove.lua", text)
 });
 
+/// The same for looking only.
+static REMOVE_LOOK: LazyLock<Script> = LazyLock::new(|| {
+    let text = concat!(
+        "#!lua flags=no-writes\n",
+        include_str!("lua/schema_remove.lua")
+    );
+    Script::new("schema_remove.lua", text)
+});
+
 /// The steps of migrations.
 pub(crate) static STEPS: LazyLock<Vec<Script>> =
     LazyLock::new(|| keys::STEPS.iter().copied().map(Script::step).collect());
@@ -173,6 +182,16 @@ pub(crate) struct Call {
 }
 
 impl Call {
+    /// Whether it can change what an inbox tells: numbers that are drawn and notes of where messages
+    /// will be do not.
+    pub(crate) fn changes(&self) -> bool {
+        let without_messages = [&*CONFIRM, &*RECEIVE_DRAW, &*RECEIVE_NOTE_SHARDS];
+        self.script.writes
+            && !without_messages
+                .iter()
+                .any(|one| std::ptr::eq(*one, self.script))
+    }
+
     pub(crate) fn arg(&mut self, value: impl ToRedisArgs) -> &mut Self {
         self.command.arg(value);
         self
@@ -282,7 +301,8 @@ impl Caller {
 
     /// The script that removes a shard with these handlers' keys, or only looks which handlers it has.
     pub(crate) fn remove_call(&self, remove: bool, shard: u16, handlers: &[HandlerName]) -> Call {
-        let mut call = self.begin_schema_call(&REMOVE, shard, handlers);
+        let script = if remove { &REMOVE } else { &REMOVE_LOOK };
+        let mut call = self.begin_schema_call(script, shard, handlers);
         call.arg(u8::from(remove)).arg(VERSION);
         call
     }

@@ -4,7 +4,7 @@ use inbox_api::{Error, ErrorKind, Lease, Outcome, Result, Settled, check_size};
 use redis::{ToRedisArgs, Value};
 
 use crate::{
-    connection::Connection,
+    connection::{Connection, Shared},
     cross_shard,
     reply::{self, Taker},
     settle::{self, Arguments},
@@ -73,9 +73,9 @@ impl RedisStore {
     /// # Errors
     /// `Invalid` for a lease that is not this inbox's.
     pub fn hash_tag(&self, lease: &Lease) -> Result<String> {
-        let located = locate(&self.connection, lease);
+        let located = locate(&self.shared, lease);
         located
-            .map(|(shard, _)| self.connection.layout().tag(shard))
+            .map(|(shard, _)| self.shared.layout().tag(shard))
             .map_err(|error| error.in_operation("hash_tag"))
     }
 
@@ -107,8 +107,9 @@ impl RedisStore {
     /// ```
     ///
     /// # Errors
-    /// `Invalid` when a key is of another shard or a command failed; otherwise as
-    /// [`settle`](inbox_api::Store::settle). After an error with an unknown effect, look at the
+    /// `Invalid` when a key is of another shard or the first command is refused. When a later one fails, the effect is
+    /// unknown, as those before it stand, and the kind is `Other` unless the server is full or the user may not run it.
+    /// Otherwise as [`settle`](inbox_api::Store::settle). After an error with an unknown effect, look at the
     /// message before repeating: a repetition of what did happen is `LeaseLost`.
     pub async fn settle_with(
         &self,
@@ -116,14 +117,15 @@ impl RedisStore {
         outcome: Outcome,
         commands: &[Command],
     ) -> Result<(Settled, Vec<Value>)> {
-        let settled = settle_with(&self.connection, lease, &outcome, commands).await;
-        settled.map_err(|error| error.in_operation("settle_with"))
+        let operation = self.shared.operation("settle_with");
+        let settled = settle_with(&operation, lease, &outcome, commands).await;
+        settled.map_err(|error| operation.failed(error))
     }
 }
 
 /// Shard and sequence number of a lease's message.
-fn locate(connection: &Connection, lease: &Lease) -> Result<(u16, u64)> {
-    connection.layout().located(lease.locator).ok_or_else(|| {
+fn locate(shared: &Shared, lease: &Lease) -> Result<(u16, u64)> {
+    shared.layout().located(lease.locator).ok_or_else(|| {
         let reason = "the lease is not one of this inbox";
         Error::new(ErrorKind::Invalid, reason)
     })

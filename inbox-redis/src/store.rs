@@ -10,7 +10,7 @@ use inbox_api::{
 };
 
 use crate::{
-    begin, claim, connection::Connection, extend, options::RedisOptions, receive, settle,
+    begin, claim, connection::Shared, extend, options::RedisOptions, receive, settle,
     wakeups::Wakeups,
 };
 
@@ -19,7 +19,7 @@ use crate::{
 /// A value belongs to the tokio runtime in which it was connected.
 #[derive(Clone)]
 pub struct RedisStore {
-    pub(crate) connection: Arc<Connection>,
+    pub(crate) shared: Arc<Shared>,
     wakeups: Arc<Wakeups>,
     /// Who signs interventions.
     pub(crate) operator: Option<OperatorName>,
@@ -28,7 +28,7 @@ pub struct RedisStore {
 impl fmt::Debug for RedisStore {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("RedisStore")
-            .field("options", &self.connection.options)
+            .field("options", &self.shared.options)
             .finish_non_exhaustive()
     }
 }
@@ -43,11 +43,11 @@ impl RedisStore {
     /// messages; `Invalid` for certificates that cannot be read.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
         let wakeups = Arc::new(Wakeups::new(&options));
-        let connection = Connection::open(options)
+        let shared = Shared::open(options)
             .await
             .map_err(|error| error.in_operation("connect"))?;
         Ok(Self {
-            connection: Arc::new(connection),
+            shared: Arc::new(shared),
             wakeups,
             operator: None,
         })
@@ -58,12 +58,12 @@ impl RedisStore {
 impl Store for RedisStore {
     fn capabilities(&self) -> Capabilities {
         let mut capabilities = Capabilities::minimal(
-            if self.connection.confirms() {
+            if self.shared.confirms() {
                 "as the server persists, and what was demanded of replicas or append-only files"
             } else {
                 "as the server persists; a fail-over can lose what replicas did not have yet"
             },
-            self.connection.options.payload_limit,
+            self.shared.options.payload_limit,
         );
         capabilities.multi_process = true;
         capabilities.ordering = true;
@@ -74,33 +74,38 @@ impl Store for RedisStore {
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        let received = receive::receive(&self.connection, messages).await;
-        received.map_err(|error| error.in_operation("receive"))
+        let operation = self.shared.operation("receive");
+        let received = receive::receive(&operation, messages).await;
+        received.map_err(|error| operation.failed(error))
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        let claims = claim::claim(&self.connection, request).await;
-        claims.map_err(|error| error.in_operation("claim"))
+        let operation = self.shared.operation("claim");
+        let claims = claim::claim(&operation, request).await;
+        claims.map_err(|error| operation.failed(error))
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        let settled = settle::settle(&self.connection, settlements).await;
-        settled.map_err(|error| error.in_operation("settle"))
+        let operation = self.shared.operation("settle");
+        let settled = settle::settle(&operation, settlements).await;
+        settled.map_err(|error| operation.failed(error))
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        let extended = extend::extend(&self.connection, leases, length).await;
-        extended.map_err(|error| error.in_operation("extend"))
+        let operation = self.shared.operation("extend");
+        let extended = extend::extend(&operation, leases, length).await;
+        extended.map_err(|error| operation.failed(error))
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        let begun = begin::begin(&self.connection, message, terms).await;
-        begun.map_err(|error| error.in_operation("begin"))
+        let operation = self.shared.operation("begin");
+        let begun = begin::begin(&operation, message, terms).await;
+        begun.map_err(|error| operation.failed(error))
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
         let subscribed = async {
-            self.connection.check_open()?;
+            self.shared.check_open()?;
             self.wakeups.subscribe(handlers).await
         };
         let subscribed: Result<_> = subscribed.await;
@@ -108,7 +113,7 @@ impl Store for RedisStore {
     }
 
     async fn close(&self) {
-        self.connection.close();
+        self.shared.close();
         self.wakeups.close();
     }
 }

@@ -123,10 +123,19 @@ async fn commands_of_the_callers_own_are_done_once_and_with_the_settlement() {
             .settle_with(&leased.lease, processed(), &[push(), wrong])
             .await
             .unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert_eq!(error.effect(), Effect::Unknown, "{error}");
         let record = store.get(&key("1")).await.unwrap().unwrap();
         assert_eq!(record.state, State::Leased);
-        // What came before it stands, as documented.
+        // What came before it stands, as documented. Of the first nothing is known to stand.
+        let wrong = Command::new("INCR").key(&name);
+        let error = store
+            .settle_with(&leased.lease, processed(), &[wrong])
+            .await
+            .unwrap_err();
+        assert_eq!(
+            (error.kind(), error.effect()),
+            (ErrorKind::Invalid, Effect::None)
+        );
         let length: i64 = raw.run(redis::cmd("LLEN").arg(&name)).await.unwrap();
         assert_eq!(length, 1);
 
