@@ -178,6 +178,8 @@ pub(crate) async fn settle_on(
     let mark = ObjectId::new();
     let mut answers = Vec::with_capacity(settlements.len());
     let mut first = HashSet::new();
+    // Of several leases of one message only the newest can stand.
+    let mut newest: HashMap<&str, i64> = HashMap::new();
     let mut repeated = vec![false; settlements.len()];
     let mut groups = Groups::new();
     for ((settlement, id), repeated) in settlements.iter().zip(&ids).zip(&mut repeated) {
@@ -193,6 +195,9 @@ pub(crate) async fn settle_on(
             continue;
         }
         answers.push(Settled::Done);
+        let token = lease.token.get();
+        let known = newest.entry(id).or_insert(token);
+        *known = token.max(*known);
         if first.insert((id.as_str(), lease.token.get())) {
             groups.add(lease, id.clone(), outcome);
         } else {
@@ -240,7 +245,8 @@ pub(crate) async fn settle_on(
         if *answer != Settled::Done {
             continue;
         }
-        let by_this = |standing: &Standing| standing.is_settled_by(id, mark);
+        let is_newest = newest.get(id.as_str()) == Some(&settlement.lease.token.get());
+        let by_this = |standing: &Standing| is_newest && standing.is_settled_by(id, mark);
         // Settled by this, or before.
         let is_over = |standing: &Standing| {
             let found = standing.of(id, settlement.lease.token.get());
