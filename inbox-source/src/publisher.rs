@@ -22,8 +22,12 @@ pub trait Publisher: Send + Sync + 'static {
     /// Connects when needed and again after a failure. Limits its time by itself: no confirmation in time
     /// is a transient error. May be dropped at any await point.
     ///
-    /// An error is permanent when the broker will never take the message as it is: it is too large, or its
-    /// destination is not there and is not made.
+    /// An error is permanent when the broker will never take *this message* as it is, from any sender: it is
+    /// too large, or its destination is not there and is not made. An outbox makes a dead letter of it at once.
+    /// So MUST be transient whatever is not about the message: that the broker cannot be reached, that user or
+    /// password are refused or have run out, that the user may not do this, that a setting of the publisher
+    /// does not fit. People mend these, and then the same message is taken. It differs from
+    /// [`Source::next`](crate::Source::next), where an error of that kind is permanent, and ends a receiver.
     fn publish(
         &self,
         messages: &[Envelope],

@@ -55,18 +55,30 @@ pub trait Source: Send {
 pub struct Flow {
     /// The most deliveries that are taken and not yet acknowledged or rejected.
     pub max_unacknowledged: usize,
+    /// The most bytes that these hold. While it is reached nothing more is taken, so the last delivery may
+    /// exceed it, and one is always taken. What a source fetches ahead of the receiver counts, as far as its
+    /// broker's protocol lets it.
+    pub max_unacknowledged_bytes: usize,
     /// The most deliveries that are acknowledged together.
     pub batch_size: usize,
 }
 
 impl Flow {
-    /// A bound of so many deliveries, acknowledged in batches of `batch_size`.
+    /// A bound of so many deliveries, acknowledged in batches of `batch_size`, of whatever size.
     #[must_use]
     pub fn new(max_unacknowledged: usize, batch_size: usize) -> Self {
         Self {
             max_unacknowledged,
+            max_unacknowledged_bytes: usize::MAX,
             batch_size,
         }
+    }
+
+    /// Sets the bound of bytes.
+    #[must_use]
+    pub fn with_max_unacknowledged_bytes(mut self, bytes: usize) -> Self {
+        self.max_unacknowledged_bytes = bytes;
+        self
     }
 }
 

@@ -44,30 +44,50 @@ macro_rules! register {
         #[macro_export]
         macro_rules! cases {
             ($d make:expr) => {
-                static SOURCE_TESTS_BROKERS: $d crate::Brokers = $d crate::Brokers::new();
-
-                async fn source_tests_broker()
-                -> ::std::result::Result<Option<impl $d crate::Broker>, $d crate::Failure> {
-                    ($d make)().await
-                }
-
-                $(
-                    mod $group {
-                        $(
-                            #[test]
-                            fn $name() -> ::std::result::Result<(), $d crate::TestFailure> {
-                                $d crate::test(
-                                    &super::SOURCE_TESTS_BROKERS,
-                                    super::source_tests_broker,
-                                    concat!(module_path!(), "::", stringify!($name)),
-                                    concat!(stringify!($group), "::", stringify!($name)),
-                                )
-                            }
-                        )*
-                    }
-                )*
+                $d crate::some_cases! { $d make; $($group { $($name,)* })* }
             };
         }
+    };
+}
+
+/// Some cases of the suite, as tests of the same names, where a broker is another of a kind that runs the whole: what
+/// [`cases!`](crate::cases) expands to, with `group { name, }` of those that are wanted.
+///
+/// ```
+/// use source_tests::{MemoryBroker, MemoryKind};
+///
+/// source_tests::some_cases! { async || Ok(Some(MemoryBroker::new(MemoryKind::Queue)));
+///     acknowledging {
+///         a_redelivery_is_the_same,
+///     }
+/// }
+/// # fn main() {}
+/// ```
+#[macro_export]
+macro_rules! some_cases {
+    ($make:expr; $($group:ident { $($name:ident,)* })*) => {
+        static SOURCE_TESTS_BROKERS: $crate::Brokers = $crate::Brokers::new();
+
+        async fn source_tests_broker()
+        -> ::std::result::Result<Option<impl $crate::Broker>, $crate::Failure> {
+            ($make)().await
+        }
+
+        $(
+            mod $group {
+                $(
+                    #[test]
+                    fn $name() -> ::std::result::Result<(), $crate::TestFailure> {
+                        $crate::test(
+                            &super::SOURCE_TESTS_BROKERS,
+                            super::source_tests_broker,
+                            concat!(module_path!(), "::", stringify!($name)),
+                            concat!(stringify!($group), "::", stringify!($name)),
+                        )
+                    }
+                )*
+            }
+        )*
     };
 }
 
