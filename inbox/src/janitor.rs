@@ -190,8 +190,8 @@ impl JanitorBuilder {
     /// Makes messages of `handlers` dead that have been due for longer than `after` without anybody
     /// working on them. `store` has to be of the same inbox.
     ///
-    /// Where an attempt crashed, it counts from the first sweep behind the end of its lease, which the
-    /// janitor writes into the name of the message's last worker.
+    /// Where an attempt crashed or was handed back, it counts from the first sweep behind the end of its lease, which
+    /// the janitor writes into the name of the message's last worker.
     ///
     /// For handler names that only inline consumers (or an [`InboxLayer`](crate::InboxLayer)) work
     /// on: a failed message waits there for its caller to come back, and when none does it would

@@ -134,6 +134,8 @@ pub mod inline;
 mod janitor;
 pub mod layer;
 pub mod outbox;
+#[doc(hidden)]
+pub mod pace;
 mod patience;
 mod processor;
 pub mod receiver;
@@ -205,8 +207,8 @@ pub use inbox_nats as nats;
 /// [`connect`] is not, since it does not know the driver's transaction type.
 #[cfg(feature = "postgres")]
 pub use inbox_postgres as postgres;
-/// RabbitMQ: a source for receivers, and a publisher; with the feature `rabbitmq-streams` a source of streams. TLS is its Cargo
-/// feature `tls`.
+/// RabbitMQ: a source for receivers, and a publisher; with the feature `rabbitmq-streams` a source of streams.
+/// TLS is its Cargo feature `tls`.
 #[cfg(feature = "rabbitmq")]
 pub use inbox_rabbitmq as rabbitmq;
 /// The Redis store, with its options. TLS is its Cargo feature `tls`.

@@ -51,7 +51,8 @@
 //!   the inbox of the consumer, refuses the copy.
 //! - Messages of one ordering key are published in the order in which they were sent, each after the broker has
 //!   confirmed the one before; those of different keys, many at a time.
-//! - What the broker will never take is a dead letter; while it is away, messages wait, and no attempt counts.
+//! - What the broker will never take is a dead letter; while it is away, or refuses the user, messages wait,
+//!   and no attempt counts.
 
 use std::time::Duration;
 

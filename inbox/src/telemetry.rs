@@ -5,6 +5,7 @@
 //! | metric | type | labels | meaning |
 //! |---|---|---|---|
 //! | `inbox_received_total` | counter | `source`, `outcome`: `accepted`, `duplicate`, `rejected`, `kept` | deliveries of a receiver |
+//! | `inbox_differing_total` | counter | `source` | of the duplicates, those with other content than the message that was stored first |
 //! | `inbox_receive_seconds` | histogram | `source` | from storing to the last acknowledgement, per batch, outages included |
 //! | `inbox_unacknowledged` | gauge | `source` | deliveries taken and not acknowledged, after a batch |
 //! | `inbox_source_lag` | gauge | `source` | messages that the broker has and has not handed out, where the source knows |
@@ -340,13 +341,20 @@ pub(crate) fn unserved(statistics: &HandlerStatistics) {
 
 /// A receiver has finished a batch.
 #[cfg(feature = "metrics")]
-pub(crate) fn received(source: &str, outcomes: [(&'static str, usize); 4], elapsed: Duration) {
+pub(crate) fn received(
+    source: &str,
+    outcomes: [(&'static str, usize); 4],
+    differing: usize,
+    elapsed: Duration,
+) {
     for (outcome, count) in outcomes {
         metrics::counter!(
             "inbox_received_total", "source" => source.to_owned(), "outcome" => outcome
         )
         .increment(count as u64);
     }
+    metrics::counter!("inbox_differing_total", "source" => source.to_owned())
+        .increment(differing as u64);
     metrics::histogram!("inbox_receive_seconds", "source" => source.to_owned()).record(elapsed);
 }
 
@@ -365,7 +373,7 @@ pub(crate) fn source(source: &str, unacknowledged: usize, lag: Option<u64>) {
 pub(crate) fn source(_: &str, _: usize, _: Option<u64>) {}
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn received(_: &str, _: [(&'static str, usize); 4], _: Duration) {}
+pub(crate) fn received(_: &str, _: [(&'static str, usize); 4], _: usize, _: Duration) {}
 
 /// An inline consumer has answered.
 #[cfg(feature = "metrics")]

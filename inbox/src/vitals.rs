@@ -24,7 +24,20 @@ struct State {
     /// When its work last went well.
     succeeded: Option<Instant>,
     /// What for, and why. They are few: one per handler at most.
-    troubles: BTreeMap<Cow<'static, str>, String>,
+    troubles: BTreeMap<Cow<'static, str>, Trouble>,
+}
+
+#[derive(Debug)]
+struct Trouble {
+    why: String,
+    /// From when on it is taken for over, if nothing is heard of it. `None`: only when that is said.
+    until: Option<Instant>,
+}
+
+impl Trouble {
+    fn is_present(&self) -> bool {
+        self.until.is_none_or(|until| Instant::now() < until)
+    }
 }
 
 impl Vitals {
@@ -50,8 +63,24 @@ impl Vitals {
         what: impl Into<Cow<'static, str>>,
         why: impl Into<String>,
     ) -> bool {
-        let known = self.state().troubles.insert(what.into(), why.into());
-        known.is_none()
+        self.note(what.into(), why.into(), None)
+    }
+
+    /// The same of something that may never be tried again, so that nobody says that it is over.
+    pub(crate) fn trouble_for(
+        &self,
+        what: &'static str,
+        why: impl Into<String>,
+        lasts: Duration,
+    ) -> bool {
+        let until = Instant::now().checked_add(lasts);
+        self.note(what.into(), why.into(), until)
+    }
+
+    fn note(&self, what: Cow<'static, str>, why: String, until: Option<Instant>) -> bool {
+        let trouble = Trouble { why, until };
+        let known = self.state().troubles.insert(what, trouble);
+        known.is_none_or(|known| !known.is_present())
     }
 
     /// Says that something works again. `false`: it was not known that it did not.
@@ -79,8 +108,9 @@ impl Vitals {
     pub(crate) fn troubles(&self) -> Vec<String> {
         let state = self.state();
         let troubles = state.troubles.iter();
-        troubles
-            .map(|(what, why)| format!("{what}: {why}"))
+        let present = troubles.filter(|(_, trouble)| trouble.is_present());
+        present
+            .map(|(what, Trouble { why, .. })| format!("{what}: {why}"))
             .collect()
     }
 }
@@ -112,7 +142,12 @@ mod tests {
         assert!(poll!(&mut watching).is_pending());
         assert_eq!(vitals.stalled(), Some(Duration::ZERO));
         vitals.trouble("source", "away");
+        assert!(vitals.trouble_for("a", "b", Duration::from_secs(1)));
+        assert!(!vitals.trouble_for("a", "c", Duration::from_secs(1)));
+        assert_eq!(vitals.troubles(), ["a: c", "source: away"]);
+        tokio::time::advance(Duration::from_secs(1)).await;
         assert_eq!(vitals.troubles(), ["source: away"]);
+        assert!(vitals.trouble_for("a", "d", Duration::ZERO));
         assert_eq!(vitals.last_success(), None);
         vitals.success();
         tokio::time::advance(Duration::from_secs(2)).await;

@@ -14,8 +14,9 @@ use crate::{
 /// the first time, and commits: the record and the handler's own writes exist together or not at
 /// all, and no lease is needed.
 ///
-/// A duplicate, a message that cannot run now, a failing handler and a dropped future all roll
-/// back, and so does a panic, which is not caught. A failed run leaves no trace and no counted
+/// A message that cannot run now, a failing handler and a dropped future all roll back, and so does a
+/// panic, which is not caught. What is final already commits an empty transaction, so that the answer is as
+/// durable as what it tells of. A failed run leaves no trace and no counted
 /// attempt: how often to deliver again is the broker's to limit. For a transaction that is opened
 /// elsewhere, call [`record_in`](Transactional::record_in).
 ///
@@ -46,7 +47,7 @@ use crate::{
 /// [`ConsumeError::Handler`] with the handler's error; [`ConsumeError::Duplicate`] if
 /// `on_duplicate` says so; [`ConsumeError::Busy`] and [`ConsumeError::Blocked`] for a message that
 /// a worker holds, that is not due, or that is not first of its ordering key;
-/// [`ConsumeError::Unrecorded`] when the reply to the commit was lost; otherwise
+/// [`ConsumeError::Unrecorded`] when the reply to the commit of the work was lost; otherwise
 /// [`ConsumeError::Store`], after which nothing has happened.
 pub async fn consume_in_transaction<S, F, C, E>(
     store: &S,
@@ -70,7 +71,7 @@ where
 ///
 /// # Errors
 /// As [`consume_in_transaction`]. A call that exceeds the limit is given up: as
-/// [`ConsumeError::Unrecorded`] if it is the commit, which may have happened.
+/// [`ConsumeError::Unrecorded`] if it is the commit of work that ran, which may have happened.
 pub async fn consume_in_transaction_within<S, F, C, E>(
     store: &S,
     message: &Message,
@@ -119,11 +120,20 @@ where
             }
             Err(error) => Err(ConsumeError::Handler(error)),
         },
-        Ok(Recorded::Processed { result }) => on_duplicate.decide(message, result),
+        Ok(Recorded::Processed { result }) => {
+            rest_on_others(store, transaction, patience).await?;
+            return on_duplicate.decide(message, result);
+        }
+        Ok(Recorded::Dead { reason }) => {
+            rest_on_others(store, transaction, patience).await?;
+            return Ok(Consumed::Dead { reason });
+        }
+        Ok(Recorded::Discarded) => {
+            rest_on_others(store, transaction, patience).await?;
+            return Ok(Consumed::Discarded);
+        }
         Ok(Recorded::Busy { until }) => Err(ConsumeError::Busy { until }),
         Ok(Recorded::Blocked) => Err(ConsumeError::Blocked),
-        Ok(Recorded::Dead { reason }) => Ok(Consumed::Dead { reason }),
-        Ok(Recorded::Discarded) => Ok(Consumed::Discarded),
         Err(error) => Err(ConsumeError::Store(error)),
     };
     // Nothing in it is to be kept, so a failing rollback changes nothing about the answer.
@@ -134,6 +144,17 @@ where
         tracing::debug!(key = %message.key(), %error, "rollback failed");
     }
     answer
+}
+
+/// Ends a transaction that was told what others have made of the message, and has written nothing. The answer is
+/// as durable as that only behind a commit, and the caller acknowledges the delivery by it.
+async fn rest_on_others<S: Transactional, E>(
+    store: &S,
+    transaction: S::Transaction,
+    patience: &Patience,
+) -> Result<(), ConsumeError<E>> {
+    let committed = patience.within("commit", store.commit(transaction)).await;
+    committed.map_err(ConsumeError::Store)
 }
 
 /// Keeps a result for duplicates, as far as the store will have it.

@@ -30,8 +30,8 @@ const LEASE: Duration = Duration::from_secs(60);
 /// The worker's name while it does, behind which is since when nobody else has been seen at the
 /// message, by the store's clock.
 ///
-/// A lease that has run out is shown nowhere. So when an attempt has crashed, it may have been a
-/// moment ago, however long the message has been due. The janitor then counts from its first look
+/// A lease that has run out, or was handed back, is shown nowhere. So when the last attempt has ended so, it may
+/// have been a moment ago, however long the message has been due. The janitor then counts from its first look
 /// behind that attempt; stores keep the name of the worker that held a message last, and so this.
 const SINCE: &str = "janitor, nobody else since ";
 
@@ -46,8 +46,19 @@ pub(super) struct Abandoned {
     pub(super) under_way: TaskTracker,
 }
 
-fn own_name() -> Result<WorkerName, Invalid> {
-    WorkerName::new(format!("janitor-{}", std::process::id()))
+/// Its name when it has no such moment to keep: it counts from when the message was due.
+const SINCE_DUE: &str = "janitor, nobody else since it was due";
+
+/// Its name until it has such a moment. A look that is cut short leaves what is not known unknown.
+const LOOKS: &str = "janitor, looks for the first time";
+
+/// Whether others had the message last, and how long is not known: the end of an attempt that failed, or was put off,
+/// has made it due later than that began.
+fn has_left_no_trace(record: &Record) -> bool {
+    let is_known =
+        |worker: &WorkerName| worker.as_str() == SINCE_DUE || Mark::read(worker).is_some();
+    let was_handed_back = record.leased_at.is_some_and(|at| at >= record.due_at);
+    was_handed_back && !record.worker.as_ref().is_some_and(is_known)
 }
 
 /// See [`SINCE`].
@@ -72,7 +83,12 @@ impl Abandoned {
             return Ok(false);
         };
         let mark = record.worker.as_ref().and_then(Mark::read);
-        let worker = mark.map_or_else(own_name, Mark::name);
+        let left_no_trace = has_left_no_trace(&record);
+        let worker = match mark {
+            Some(mark) => mark.name(),
+            None if left_no_trace => WorkerName::new(LOOKS),
+            None => WorkerName::new(SINCE_DUE),
+        };
         let Some(leased) = self.begin(&message, worker).await? else {
             return Ok(false);
         };
@@ -81,16 +97,17 @@ impl Abandoned {
         let has_crashed = leased.attempts.crashed(true) > 0;
         let was_alone = leased.attempts.started == record.attempts.started.saturating_add(1)
             && leased.attempts.finished == record.attempts.finished;
-        if !was_alone || has_crashed && mark.is_none() {
-            self.release(&leased).await?;
-            if let Some(leased) = self.begin(&message, Mark(now).name()).await? {
+        let is_unknown = has_crashed && mark.is_none() || left_no_trace;
+        if !was_alone || is_unknown {
+            // If others have taken it since, the next sweep looks at what they have left.
+            if self.release(&leased).await?
+                && let Some(leased) = self.begin(&message, Mark(now).name()).await?
+            {
                 self.release(&leased).await?;
             }
             return Ok(false);
         }
-        let since = mark
-            .filter(|_| has_crashed)
-            .map_or(record.due_at, |mark| mark.0.max(record.due_at));
+        let since = mark.map_or(record.due_at, |mark| mark.0.max(record.due_at));
         let waited = now.duration_since(since);
         if waited.is_ok_and(|waited| waited >= self.after) {
             let reason = format!(
@@ -121,8 +138,10 @@ impl Abandoned {
         })
     }
 
-    async fn release(&self, leased: &Leased) -> Result<()> {
-        self.settle(leased, Outcome::Release).await.map(drop)
+    /// Hands it back; answers whether it was still held.
+    async fn release(&self, leased: &Leased) -> Result<bool> {
+        let settled = self.settle(leased, Outcome::Release).await?;
+        Ok(settled == Settled::Done)
     }
 
     async fn settle(&self, leased: &Leased, outcome: Outcome) -> Result<Settled> {

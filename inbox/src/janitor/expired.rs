@@ -6,7 +6,7 @@ use futures_util::FutureExt as _;
 use tokio_util::sync::CancellationToken;
 
 use super::{Archiver, Janitor, NO_ANSWER, Retention, Sweep, SweepError, unless_given_up};
-use crate::{HandlerName, Key, PurgeRequest, Result, State};
+use crate::{HandlerName, Key, PurgeRequest, Result, State, pace::Slices};
 
 /// The most corrupt rows that a sweep with an archiver looks past.
 const CORRUPT_LIMIT: u32 = 10_000;
@@ -127,15 +127,18 @@ impl Janitor {
         shutdown: &CancellationToken,
     ) -> Result<u64, SweepError> {
         let mut corrupt = 0;
+        // They come with their payloads.
+        let mut slices = Slices::new(self.slice);
         loop {
             if shutdown.is_cancelled() {
                 return Ok(corrupt.into());
             }
             // Corrupt rows stay, at the front of every slice: look past them.
-            let limit = self.slice.saturating_add(corrupt);
+            let limit = slices.size().saturating_add(corrupt);
             let expired = group.request(limit)?;
             let listing = || self.operate.expired(&expired);
             let listing = self.ask(shutdown, "expired", listing).await?;
+            slices.saw(&listing.records);
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
             for row in listing.corrupt.iter().skip(corrupt as usize) {
                 tracing::error!(

@@ -55,11 +55,14 @@ enum Ended {
 
 /// What is to become of a transaction in which the work is done.
 enum Worked {
-    /// It is committed: the messages in these places are settled in it.
-    Settled(Vec<Answer>, Vec<usize>),
+    /// It is committed with these settlements, of the messages in these places.
+    Done {
+        answers: Vec<Answer>,
+        places: Vec<usize>,
+        settlements: Vec<Settlement>,
+    },
     /// It is rolled back: none of its messages succeeded.
     InVain(Vec<Answer>),
-    Lost(Vec<usize>),
 }
 
 #[async_trait]
@@ -180,14 +183,25 @@ where
             return Err(worked.err().unwrap_or_else(gone));
         };
         let ended = match worked {
-            Ok(Worked::Settled(answers, places)) => {
+            Ok(Worked::Done {
+                answers,
+                places,
+                settlements,
+            }) => {
                 let settled = batch.part(&places);
-                let committed = self.commit(transaction, &settled).await;
+                let lost = self.settle(transaction, &settled, settlements).await;
                 batch.set_hold(Hold::Lease);
-                return committed.map(|()| Ended::Answered(answers));
+                let lost = lost?;
+                if lost.is_empty() {
+                    let answers = answers.into_iter();
+                    let settled =
+                        answers.map(|answer| answer.map(|_| Completion::already_settled()));
+                    return Ok(Ended::Answered(settled.collect()));
+                }
+                let lost = lost.into_iter().filter_map(|n| places.get(n).copied());
+                return Ok(Ended::Lost(lost.collect()));
             }
             Ok(Worked::InVain(answers)) => Ok(Ended::Answered(answers)),
-            Ok(Worked::Lost(places)) => Ok(Ended::Lost(places)),
             Err(failure) => Err(failure),
         };
         self.roll_back(transaction, batch).await;
@@ -205,20 +219,78 @@ where
         }
     }
 
-    /// Commits the transaction in which these messages, at least one, are settled.
-    async fn commit(&self, transaction: S::Transaction, settled: &Batch) -> Result<(), Failure> {
+    /// Settles these messages, at least one, and commits, or rolls back if leases are lost. Answers which.
+    async fn settle(
+        &self,
+        mut transaction: S::Transaction,
+        settled: &Batch,
+        settlements: Vec<Settlement>,
+    ) -> Result<Vec<usize>, Failure> {
         let Some(first) = settled.first() else {
-            return Ok(());
+            return Err(cancelled());
+        };
+        if settlements.iter().all(is_never_refused) {
+            return self
+                .settle_and_commit(transaction, settled, &settlements)
+                .await;
+        }
+        match self.settle_in(&mut transaction, first, settlements).await {
+            Ok(lost) if lost.is_empty() => {
+                self.commit(transaction, settled).await?;
+                Ok(lost)
+            }
+            lost_or_failed => {
+                self.roll_back(transaction, settled).await;
+                lost_or_failed
+            }
+        }
+    }
+
+    async fn settle_and_commit(
+        &self,
+        transaction: S::Transaction,
+        settled: &Batch,
+        settlements: &[Settlement],
+    ) -> Result<Vec<usize>, Failure> {
+        let ending = self.store.settle_and_commit(transaction, settlements);
+        let answers = match self.ended(settled, "settle_and_commit", ending).await? {
+            Some(answers) if answers.len() != settlements.len() => return Err(no_answer()),
+            Some(answers) => answers,
+            None => return Ok(Vec::new()),
+        };
+        let each = answers.iter().enumerate();
+        let lost = each.filter_map(|(n, answer)| (*answer != Settled::Done).then_some(n));
+        let lost: Vec<usize> = lost.collect();
+        if lost.is_empty() {
+            settled.iter().for_each(Context::mark_settled);
+        }
+        Ok(lost)
+    }
+
+    /// Commits the transaction in which these messages are settled.
+    async fn commit(&self, transaction: S::Transaction, settled: &Batch) -> Result<(), Failure> {
+        let committing = self.store.commit(transaction);
+        self.ended(settled, "commit", committing).await?;
+        settled.iter().for_each(Context::mark_settled);
+        Ok(())
+    }
+
+    /// Waits for the end of a transaction in which these messages, at least one, are settled. `None` when its answer
+    /// was lost and the commit is known to have taken place.
+    async fn ended<T>(
+        &self,
+        settled: &Batch,
+        operation: &'static str,
+        ending: impl Future<Output = inbox_api::Result<T>> + Send,
+    ) -> Result<Option<T>, Failure> {
+        let Some(first) = settled.first() else {
+            return Err(cancelled());
         };
         if !first.is_held_by(Hold::ExclusiveTransaction) {
             settled.set_hold(Hold::Commit);
         }
-        let committing = self.store.commit(transaction);
-        let error = match first.patience().within("commit", committing).await {
-            Ok(()) => {
-                settled.iter().for_each(Context::mark_settled);
-                return Ok(());
-            }
+        let error = match first.patience().within(operation, ending).await {
+            Ok(answer) => return Ok(Some(answer)),
             Err(error) => error,
         };
         settled.set_hold(Hold::Commit);
@@ -227,7 +299,7 @@ where
         if error.effect() == Effect::Unknown && is_completion && self.has_committed(first).await {
             tracing::info!(%error, "the commit has taken place, though its answer was lost");
             settled.iter().for_each(Context::mark_settled);
-            return Ok(());
+            return Ok(None);
         }
         // When the effect remains unknown, failing is still right: the processor then settles a
         // retry with the same fencing token. If the commit took place, the message is no longer
@@ -293,7 +365,7 @@ where
         }
     }
 
-    /// Runs the work and settles, up to the commit.
+    /// Runs the work, up to the settlement.
     async fn work(
         &self,
         transaction: &Arc<Mutex<S::Transaction>>,
@@ -325,25 +397,18 @@ where
                 },
             });
         }
-        let Ok(mut transaction) = transaction.try_lock() else {
-            return Err(gone());
-        };
-        let Some(first) = batch.first().filter(|_| !places.is_empty()) else {
+        if places.is_empty() {
             return Ok(Worked::InVain(answers));
-        };
-        let lost = self.settle(&mut transaction, first, settlements).await?;
-        if lost.is_empty() {
-            let answers = answers
-                .into_iter()
-                .map(|answer| answer.map(|_| Completion::already_settled()));
-            return Ok(Worked::Settled(answers.collect(), places));
         }
-        let lost = lost.into_iter().filter_map(|n| places.get(n).copied());
-        Ok(Worked::Lost(lost.collect()))
+        Ok(Worked::Done {
+            answers,
+            places,
+            settlements,
+        })
     }
 
     /// Settles, without what the store refuses to keep. Answers which leases are lost.
-    async fn settle(
+    async fn settle_in(
         &self,
         transaction: &mut S::Transaction,
         first: &Context,
@@ -359,7 +424,7 @@ where
                 .await
                 .map_err(Failure::of_transaction)?;
             if settled.len() != settlements.len() {
-                return Err(Failure::retry("the store gave no answer for the message"));
+                return Err(no_answer());
             }
             let all = std::mem::take(&mut settlements).into_iter();
             let all = std::mem::take(&mut places).into_iter().zip(all);
@@ -412,6 +477,15 @@ fn set(answers: &mut [Answer], place: usize, answer: Answer) {
     if let Some(given) = answers.get_mut(place) {
         *given = answer;
     }
+}
+
+/// Whether there is nothing in it that a store may refuse to keep.
+fn is_never_refused(settlement: &Settlement) -> bool {
+    matches!(settlement.outcome, Outcome::Processed { result: None })
+}
+
+fn no_answer() -> Failure {
+    Failure::retry("the store gave no answer for the message")
 }
 
 fn cancelled() -> Failure {

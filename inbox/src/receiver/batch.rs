@@ -4,7 +4,7 @@ use std::{
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use futures_util::FutureExt as _;
@@ -16,18 +16,19 @@ use super::{
     Receiver,
     finals::{self, Final},
     outage::Outage,
-    report::{BatchReport, ReceiverError, Summary},
+    rejected::{dead_letters, keep, leave_from_rejected, stop_before_rejected},
+    report::{BatchReport, ReceiverError, Summary, unanswered},
 };
 use crate::{
-    Error, ErrorKind, HandlerName, Message, Receipt, Result, Store as _,
-    telemetry::{self, MESSAGE},
+    Message, Receipt, Result, Store as _,
+    telemetry::{self, MESSAGE, OUTAGE},
 };
 
 /// What a rejected delivery counts as that does not say what it holds.
 const UNKNOWN_BYTES: usize = 1024 * 1024;
 
 /// What is to be done with one delivery.
-enum Verdict {
+pub(super) enum Verdict {
     Acknowledge(Receipt),
     /// It is no message, and kept as a dead letter.
     Keep,
@@ -145,12 +146,15 @@ impl<D: Delivery> Stored<D> {
     ) -> std::result::Result<(), ReceiverError> {
         let mut report = self.report;
         lock(summary).add_stored(&report);
-        report.failed_acknowledgements = finish(self.deliveries, self.verdicts).await;
-        lock(summary).failed_acknowledgements += report.failed_acknowledgements as u64;
+        let failures = finish(self.deliveries, self.verdicts).await;
+        note_failures(receiver, &failures);
+        report.failed_acknowledgements = failures.count;
+        lock(summary).failed_acknowledgements += failures.count as u64;
         report.elapsed = self.began.elapsed();
         tracing::debug!(
             accepted = report.accepted,
             duplicates = report.duplicates,
+            differing = report.differing,
             rejected = report.rejected,
             kept = report.kept,
             "batch received"
@@ -161,7 +165,7 @@ impl<D: Delivery> Stored<D> {
             ("rejected", report.rejected),
             ("kept", report.kept),
         ];
-        telemetry::received(source, outcomes, report.elapsed);
+        telemetry::received(source, outcomes, report.differing, report.elapsed);
         receiver.vitals.success();
         if let Some(on_batch) = &receiver.on_batch
             && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
@@ -191,11 +195,15 @@ fn span<D>(source: &str, taken: &[Taken<D>]) -> tracing::Span {
 
 async fn store_all<D: Delivery>(
     receiver: &Receiver,
-    batch: Batch<D>,
+    mut batch: Batch<D>,
     span: tracing::Span,
 ) -> std::result::Result<Stored<D>, ReceiverError> {
     let began = Instant::now();
     let (size, is_ordered) = (batch.size(), batch.is_ordered);
+    let left = receiver
+        .stop_at_rejected
+        .then(|| leave_from_rejected(receiver, &mut batch.taken))
+        .flatten();
     let (mut deliveries, messages, places) = unpack(receiver, batch.taken);
     let receipts = if receiver.record_only {
         let finals: Vec<_> = messages.iter().map(Final::record).collect();
@@ -205,13 +213,14 @@ async fn store_all<D: Delivery>(
     };
     let receipts = receipts.map_err(ReceiverError::Store)?;
     let mut report = BatchReport {
-        deliveries: deliveries.len(),
+        deliveries: size.deliveries,
         ..BatchReport::default()
     };
     let mut verdicts: Vec<Verdict> = places
         .into_iter()
         .map(|place| judge(place, &receipts, &mut report))
         .collect();
+    warn_of_differing(receiver, &messages, &receipts, &report);
     if let Some(handler) = &receiver.keep_rejected {
         let (places, letters) = dead_letters(receiver, handler, &deliveries, &verdicts);
         let kept = keep(receiver, places, letters, &mut verdicts, &mut report).await;
@@ -225,7 +234,8 @@ async fn store_all<D: Delivery>(
         deliveries,
         verdicts,
         report,
-        stopped,
+        // What the store has refused came before it.
+        stopped: stopped.or(left),
         began,
         span,
         size,
@@ -233,37 +243,10 @@ async fn store_all<D: Delivery>(
     })
 }
 
-/// Leaves out the first delivery that is to be rejected and all after it: the broker delivers them
-/// again.
-fn stop_before_rejected<D>(
-    deliveries: &mut Vec<D>,
-    verdicts: &mut Vec<Verdict>,
-    report: &mut BatchReport,
-) -> Option<Rejection> {
-    let first = verdicts
-        .iter()
-        .position(|verdict| matches!(verdict, Verdict::Reject(_)))?;
-    deliveries.truncate(first);
-    let given_up = verdicts.split_off(first);
-    for verdict in &given_up {
-        let count = match verdict {
-            Verdict::Acknowledge(Receipt::Accepted) => &mut report.accepted,
-            Verdict::Acknowledge(_) => &mut report.duplicates,
-            Verdict::Keep => &mut report.kept,
-            Verdict::Reject(_) => &mut report.rejected,
-        };
-        *count = count.saturating_sub(1);
-    }
-    given_up.into_iter().find_map(|verdict| match verdict {
-        Verdict::Reject(rejection) => Some(rejection),
-        _ => None,
-    })
-}
-
 /// A delivery with its message, or why it has none.
-struct Taken<D> {
-    delivery: D,
-    message: std::result::Result<Message, Rejection>,
+pub(super) struct Taken<D> {
+    pub(super) delivery: D,
+    pub(super) message: std::result::Result<Message, Rejection>,
 }
 
 impl<D: Delivery> Taken<D> {
@@ -324,7 +307,7 @@ fn unpack<D: Delivery>(
 }
 
 /// Stores messages, however long the store is away.
-pub(super) async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>> {
+async fn store(receiver: &Receiver, messages: &[Message]) -> Result<Vec<Receipt>> {
     if messages.is_empty() {
         return Ok(Vec::new());
     }
@@ -335,18 +318,35 @@ pub(super) async fn store(receiver: &Receiver, messages: &[Message]) -> Result<V
                 outage.over();
                 return Ok(receipts);
             }
-            Ok(_) => {
-                return Err(Error::new(
-                    ErrorKind::Other,
-                    "the store did not answer for every message",
-                )
-                .in_operation("receive"));
-            }
+            Ok(_) => return Err(unanswered("receive")),
             Err(error) if error.is_retryable() => {
                 tokio::time::sleep(outage.failed(&error)).await;
             }
             Err(error) => return Err(error),
         }
+    }
+}
+
+/// Not each of them is told: a producer that uses ids twice does it all the time.
+fn warn_of_differing(
+    receiver: &Receiver,
+    messages: &[Message],
+    receipts: &[Receipt],
+    report: &BatchReport,
+) {
+    if report.differing == 0 {
+        return;
+    }
+    let mut all = messages.iter().zip(receipts);
+    let first = all.find(|(_, receipt)| **receipt == Receipt::Duplicate { differs: true });
+    if let (Some((message, _)), Some(count)) =
+        (first, receiver.differing.add(report.differing as u64))
+    {
+        tracing::warn!(
+            key = %message.key(),
+            count,
+            "the key of an earlier message came again with other content, which is not stored"
+        );
     }
 }
 
@@ -374,71 +374,30 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
     } else {
         report.duplicates += 1;
         let differs = copies.contains(&Receipt::Duplicate { differs: true });
-        if differs {
-            tracing::warn!(target: MESSAGE, "the key of an earlier message came again with other content");
-        }
+        report.differing += usize::from(differs);
         Verdict::Acknowledge(Receipt::Duplicate { differs })
     }
 }
 
-/// The dead letters of what would be rejected, as far as it can be kept, each with its place.
-fn dead_letters<D: Delivery>(
-    receiver: &Receiver,
-    handler: &HandlerName,
-    deliveries: &[D],
-    verdicts: &[Verdict],
-) -> (Vec<usize>, Vec<Final>) {
-    let limit = receiver.store.capabilities().payload_limit;
-    let rejected = deliveries.iter().zip(verdicts).enumerate();
-    let letters = rejected.filter_map(|(place, (delivery, verdict))| {
-        let Verdict::Reject(rejection) = verdict else {
-            return None;
-        };
-        let raw = catch_unwind(AssertUnwindSafe(|| delivery.raw()));
-        let raw = raw.unwrap_or_else(|_| {
-            tracing::error!("asking a delivery for its bytes panicked");
-            None
-        })?;
-        match Final::dead_letter(handler, raw, rejection, limit) {
-            Ok(letter) => Some((place, letter)),
-            Err(invalid) => {
-                tracing::warn!(target: MESSAGE, reason = %invalid, "delivery cannot be kept");
-                None
-            }
-        }
-    });
-    letters.unzip()
+/// How often the broker did not take an acknowledgement or a rejection, and why it did not first.
+#[derive(Default)]
+struct Failures {
+    tried: usize,
+    count: usize,
+    first: Option<SourceError>,
 }
 
-/// Keeps dead letters in place of rejections.
-async fn keep(
-    receiver: &Receiver,
-    places: Vec<usize>,
-    letters: Vec<Final>,
-    verdicts: &mut [Verdict],
-    report: &mut BatchReport,
-) -> Result<()> {
-    let receipts = finals::store(receiver, &letters).await?;
-    for (place, receipt) in places.into_iter().zip(receipts) {
-        match (verdicts.get_mut(place), receipt) {
-            (Some(verdict), Receipt::Accepted | Receipt::Duplicate { .. }) => {
-                *verdict = Verdict::Keep;
-                report.rejected -= 1;
-                report.kept += 1;
-            }
-            (_, Receipt::Refused(invalid)) => {
-                tracing::warn!(target: MESSAGE, reason = %invalid, "delivery cannot be kept");
-            }
-            (None, _) => {}
-        }
+impl Failures {
+    fn add(&mut self, tried: usize, errors: Vec<SourceError>) {
+        self.tried += tried;
+        self.count += errors.len();
+        self.first = self.first.take().or(errors.into_iter().next());
     }
-    Ok(())
 }
 
-/// Acknowledges and rejects in the order of delivery; returns how often the broker did not take
-/// it.
-async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> usize {
-    let mut failures = 0;
+/// Acknowledges and rejects in the order of delivery.
+async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> Failures {
+    let mut failures = Failures::default();
     let mut run = Vec::with_capacity(deliveries.len());
     for (mut delivery, verdict) in deliveries.into_iter().zip(verdicts) {
         match verdict {
@@ -451,47 +410,56 @@ async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> usiz
             }
             Verdict::Keep => run.push(delivery),
             Verdict::Reject(rejection) => {
-                failures += acknowledge(std::mem::take(&mut run)).await;
+                acknowledge(std::mem::take(&mut run), &mut failures).await;
                 let rejecting = AssertUnwindSafe(async { delivery.reject(rejection).await });
                 let rejected = rejecting.catch_unwind().await;
-                if let Err(error) = rejected.unwrap_or_else(|_| Err(panicked())) {
-                    failures += note_failures(&[error]);
-                }
+                let failed = rejected.unwrap_or_else(|_| Err(panicked())).err();
+                failures.add(1, failed.into_iter().collect());
             }
         }
     }
-    failures + acknowledge(run).await
+    acknowledge(run, &mut failures).await;
+    failures
 }
 
-async fn acknowledge<D: Delivery>(run: Vec<D>) -> usize {
+async fn acknowledge<D: Delivery>(run: Vec<D>, failures: &mut Failures) {
     if run.is_empty() {
-        return 0;
+        return;
     }
-    let count = run.len();
+    let tried = run.len();
     let acknowledging = AssertUnwindSafe(async { D::acknowledge_all(run).await });
-    match acknowledging.catch_unwind().await {
-        Ok(failures) => note_failures(&failures),
-        Err(_) => {
-            // Which of them the broker has is not known; what it has not comes again.
-            note_failures(&[panicked()]);
-            count
-        }
-    }
+    let errors = acknowledging.catch_unwind().await.unwrap_or_else(|_| {
+        // Which of them the broker has is not known; what it has not comes again.
+        (0..tried).map(|_| panicked()).collect()
+    });
+    failures.add(tried, errors);
 }
 
 fn panicked() -> SourceError {
     SourceError::transient("finishing a delivery panicked")
 }
 
-fn note_failures(failures: &[SourceError]) -> usize {
-    if let Some(error) = failures.first() {
-        tracing::warn!(target: MESSAGE,
-            %error,
-            count = failures.len(),
-            "acknowledgement failed; the broker will deliver again and the copies be refused"
-        );
+/// What the receiver is troubled by while acknowledgements fail.
+const ACKNOWLEDGING: &str = "acknowledging";
+/// A receiver that gets nothing more, as one whose partitions are another's now, is not troubled for longer.
+const ACKNOWLEDGING_LASTS: Duration = Duration::from_secs(60);
+
+/// Tells when they begin to fail, and when one is taken again.
+fn note_failures(receiver: &Receiver, failures: &Failures) {
+    let count = failures.count;
+    if let Some(error) = &failures.first {
+        if (receiver.vitals).trouble_for(ACKNOWLEDGING, error.to_string(), ACKNOWLEDGING_LASTS) {
+            tracing::warn!(
+                target: OUTAGE,
+                %error,
+                count,
+                "acknowledgement failed; the broker will deliver again and the copies be refused"
+            );
+        }
+        tracing::debug!(target: MESSAGE, %error, count, "not acknowledged");
+    } else if failures.tried > 0 && receiver.vitals.over(ACKNOWLEDGING) {
+        tracing::info!(target: OUTAGE, "acknowledgements are taken again");
     }
-    failures.len()
 }
 
 /// Nothing panics while this lock is held, so a poisoned one is still whole.

@@ -11,10 +11,10 @@ use std::time::{Duration, SystemTime};
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 
-use super::{Receiver, batch, outage::Outage};
+use super::{Receiver, outage::Outage, report::unanswered};
 use crate::{
-    Begun, Due, Error, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message,
-    MessageId, Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
+    Begun, Due, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message, MessageId,
+    Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
     receiver::{Raw, Rejection},
     refusal::plainer,
 };
@@ -207,7 +207,11 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
         }
         let is_waiting = leased.is_empty();
         let mut answers = settle(receiver, leased, &mut outage).await?;
-        answers.extend(compare(receiver, known).await?);
+        match compare(receiver, known).await {
+            Ok(compared) => answers.extend(compared),
+            Err(error) if error.is_retryable() => failed = Some(error),
+            Err(error) => return Err(error),
+        }
         for (at, receipt) in answers {
             if let Some(place) = receipts.get_mut(at) {
                 *place = receipt;
@@ -246,16 +250,23 @@ async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Re
 }
 
 /// Whether those that are known have other content, which no `begin` tells. What was purged meanwhile is
-/// stored again by this, and has to be begun.
+/// stored again by this, and has to be begun. So are all of them after a call without an answer: a second one
+/// would take for a duplicate what the first has stored.
 async fn compare(
     receiver: &Receiver,
     known: Vec<(usize, &Message)>,
 ) -> Result<Vec<(usize, Option<Receipt>)>> {
+    if known.is_empty() {
+        return Ok(Vec::new());
+    }
     let messages: Vec<_> = known
         .iter()
         .map(|(_, message)| (*message).clone())
         .collect();
-    let receipts = batch::store(receiver, &messages).await?;
+    let receipts = receiver.store.receive(&messages).await?;
+    if receipts.len() != messages.len() {
+        return Err(unanswered("receive"));
+    }
     let places = known.into_iter().map(|(at, _)| at);
     let answers = places.zip(receipts).map(|(at, receipt)| {
         let is_stored = receipt == Receipt::Accepted;
@@ -278,10 +289,7 @@ async fn settle(
     while !settlements.is_empty() {
         let settled = match receiver.store.settle(&settlements).await {
             Ok(settled) if settled.len() == settlements.len() => settled,
-            Ok(_) => {
-                let context = "the store did not answer for every message";
-                return Err(Error::new(ErrorKind::Other, context).in_operation("settle"));
-            }
+            Ok(_) => return Err(unanswered("settle")),
             // Settling is idempotent.
             Err(error) if error.is_retryable() => {
                 sleep(outage.failed(&error)).await;

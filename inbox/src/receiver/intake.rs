@@ -37,7 +37,9 @@ pub(super) async fn run<S: Source>(
     source: &mut S,
     shutdown: CancellationToken,
 ) -> Result<Summary, ReceiverError> {
-    source.set_flow(Flow::new(receiver.max_unacknowledged, receiver.batch_size));
+    let flow = Flow::new(receiver.max_unacknowledged, receiver.batch_size)
+        .with_max_unacknowledged_bytes(receiver.max_unacknowledged_bytes);
+    source.set_flow(flow);
     let ended = take(receiver, source, shutdown).await;
     match timeout(CLOSE_LIMIT, source.close()).await {
         Ok(Ok(())) => {}

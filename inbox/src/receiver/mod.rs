@@ -54,7 +54,9 @@
 mod batch;
 mod finals;
 mod intake;
+mod notice;
 mod outage;
+mod rejected;
 mod report;
 mod sources;
 
@@ -68,6 +70,7 @@ pub use inbox_source::{IdFrom, Mapping, MappingError, Positions, TextFrom, Unkno
 pub use report::{BatchReport, ReceiverError, Summary};
 pub use sources::{ChannelSource, StreamSource, Submission};
 
+use self::notice::Notice;
 use crate::{
     BacklogGate, HandlerName, Store,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
@@ -94,6 +97,7 @@ pub struct Receiver {
     stop_at_rejected: bool,
     record_only: bool,
     vitals: Vitals,
+    differing: Notice,
 }
 
 impl Receiver {
@@ -295,6 +299,10 @@ impl ReceiverBuilder {
     /// where a delivery that is no message means that something is wrong, and losing it is worse than
     /// standing still. [`Receiver::run`] fails with [`ReceiverError::Rejected`]. With
     /// [`keep_rejected`](Self::keep_rejected) only for those that cannot be kept.
+    ///
+    /// What came after it is not stored, so that it may still be delivered as a message in its turn. What came in the
+    /// same batch is, where the store refuses a message that is not over its payload limit, or a dead letter, as one
+    /// whose payloads are JSON does when the delivery is none.
     pub fn stop_at_rejected(mut self) -> Self {
         self.stop_at_rejected = true;
         self
@@ -340,6 +348,7 @@ impl ReceiverBuilder {
             stop_at_rejected: self.stop_at_rejected,
             record_only: self.record_only,
             vitals: Vitals::default(),
+            differing: Notice::default(),
         }
     }
 }

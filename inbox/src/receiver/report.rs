@@ -4,7 +4,13 @@ use std::{ops::AddAssign, time::Duration};
 
 use inbox_source::{Rejection, SourceError};
 
-use crate::Error;
+use crate::{Error, ErrorKind};
+
+/// What a store does that answers for another number of messages than it was asked about.
+pub(super) fn unanswered(operation: &'static str) -> Error {
+    let context = "the store did not answer for every message";
+    Error::new(ErrorKind::Other, context).in_operation(operation)
+}
 
 /// What became of one batch, for progress bars and logs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -17,6 +23,9 @@ pub struct BatchReport {
     pub accepted: usize,
     /// Deliveries that were known already, for every handler.
     pub duplicates: usize,
+    /// Of the duplicates, those whose content is not that of the message that was stored first: its producer
+    /// uses ids twice, or the id is not all that tells messages apart. Only the first is handled.
+    pub differing: usize,
     /// Deliveries that were no valid messages or that the store refused, but for those that were
     /// [kept](super::ReceiverBuilder::keep_rejected).
     pub rejected: usize,
@@ -39,6 +48,8 @@ pub struct Summary {
     pub accepted: u64,
     /// As [`BatchReport::duplicates`].
     pub duplicates: u64,
+    /// As [`BatchReport::differing`].
+    pub differing: u64,
     /// As [`BatchReport::rejected`].
     pub rejected: u64,
     /// As [`BatchReport::kept`].
@@ -61,6 +72,7 @@ impl Summary {
     pub(super) fn add_stored(&mut self, report: &BatchReport) {
         self.accepted += report.accepted as u64;
         self.duplicates += report.duplicates as u64;
+        self.differing += report.differing as u64;
         self.rejected += report.rejected as u64;
         self.kept += report.kept as u64;
         self.batches += 1;
@@ -74,6 +86,7 @@ impl AddAssign for Summary {
             received,
             accepted,
             duplicates,
+            differing,
             rejected,
             kept,
             batches,
@@ -82,6 +95,7 @@ impl AddAssign for Summary {
         self.received += received;
         self.accepted += accepted;
         self.duplicates += duplicates;
+        self.differing += differing;
         self.rejected += rejected;
         self.kept += kept;
         self.batches += batches;

@@ -12,8 +12,8 @@ use std::{
 use async_trait::async_trait;
 use inbox::{
     AfterDead, Archiver, Begun, CancellationToken, Edit, ErrorKind, Intervention, Janitor, Lease,
-    LeaseTerms, Outcome, Receipt, Record, Retention, RetryPolicy, State, Store, StoreExt as _,
-    SweepError, WorkerName,
+    LeaseTerms, Outcome, Receipt, Record, Retention, RetryPolicy, Settled, State, Store,
+    StoreExt as _, SweepError, WorkerName,
 };
 
 use crate::{
@@ -119,6 +119,55 @@ async fn what_is_deleted_was_archived() {
     assert_eq!(kept.len(), 20);
     assert!(kept.iter().all(|record| record.payload.is_some()));
     assert_eq!(spy.records().await.len(), 30);
+}
+
+/// Notes how many bytes of payloads it was given at a time.
+struct Scales(Arc<Mutex<Vec<usize>>>);
+
+#[async_trait]
+impl Archiver for Scales {
+    async fn archive(&self, records: &[Record]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let bytes = records.iter().filter_map(|record| record.payload.as_ref());
+        self.0
+            .lock()
+            .unwrap()
+            .push(bytes.map(inbox::Bytes::len).sum());
+        Ok(())
+    }
+}
+
+/// Large messages are archived few at a time, and small ones many.
+#[tokio::test]
+async fn no_more_is_archived_at_a_time_than_fits_the_memory() {
+    const MIB: usize = 1024 * 1024;
+    for (messages, bytes, most) in [(60_u32, MIB, 32 * MIB), (2_000, 10, 10_000)] {
+        let spy = Spy::new();
+        let payload = "x".repeat(bytes);
+        let all: Vec<_> = (0..messages)
+            .map(|n| message_of("order.placed", n, payload.clone()))
+            .collect();
+        let worker = WorkerName::new("w").unwrap();
+        for some in all.chunks(100) {
+            spy.receive_all(some.to_vec()).await;
+            let claims = spy.inner.claim_for(&billing(), 100, DAY, &worker).await;
+            for leased in claims.unwrap().leased {
+                let outcome = Outcome::Processed { result: None };
+                let _ = spy.inner.settle_one(&leased.lease, outcome).await.unwrap();
+            }
+        }
+        spy.clock.advance(2 * DAY);
+        let weights = Arc::new(Mutex::new(Vec::new()));
+        let janitor = keeping(&spy, DAY, DAY)
+            .archiver(Scales(Arc::clone(&weights)))
+            .build()
+            .unwrap();
+        let sweep = janitor.sweep().await.unwrap();
+        assert_eq!(sweep.purged(), u64::from(messages));
+        let weights = weights.lock().unwrap();
+        assert_eq!(weights.iter().sum::<usize>(), messages as usize * bytes);
+        assert!(weights.iter().all(|weight| *weight <= most), "{weights:?}");
+        assert!(weights.len() <= 12, "{weights:?}");
+    }
 }
 
 struct Burning;
@@ -313,16 +362,28 @@ async fn given_up(spy: &Arc<Spy>) -> u64 {
     janitor.sweep().await.unwrap().abandoned
 }
 
-#[tokio::test]
-async fn what_was_worked_on_until_a_moment_ago_is_not_given_up() {
-    let spy = Arc::new(Spy::new());
-    // An attempt goes on for 90 minutes, and its process crashes.
-    let lease = begin(&spy, "long").await;
+/// An attempt at the message `long` that goes on for 90 minutes.
+async fn long_attempt(spy: &Spy) -> Lease {
+    let lease = begin(spy, "long").await;
     for _ in 0..540 {
         spy.clock.advance(Duration::from_secs(10));
         let length = Duration::from_secs(30);
         let _ = spy.inner.extend_one(&lease, length).await.unwrap();
     }
+    lease
+}
+
+/// The same, whose process shuts down then.
+async fn handed_back_a_moment_ago(spy: &Spy) {
+    let lease = long_attempt(spy).await;
+    let settled = spy.inner.settle_one(&lease, Outcome::Release).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+}
+
+#[tokio::test]
+async fn what_was_worked_on_until_a_moment_ago_is_not_given_up() {
+    let spy = Arc::new(Spy::new());
+    let _crashed = long_attempt(&spy).await;
     spy.clock.advance(Duration::from_secs(60));
     assert_eq!(given_up(&spy).await, 0);
     spy.clock.advance(HOUR / 2);
@@ -339,6 +400,62 @@ async fn what_was_worked_on_until_a_moment_ago_is_not_given_up() {
     assert_eq!(given_up(&spy).await, 1);
     let record = spy.record("long").await;
     assert_eq!((record.state, record.attempts.started), (State::Dead, 3));
+}
+
+/// Defect: a janitor that had handed it back, and not yet written since when, took the time before the attempt.
+#[tokio::test]
+async fn a_look_that_is_cut_short_gives_nothing_up() {
+    let spy = Arc::new(Spy::new());
+    handed_back_a_moment_ago(&spy).await;
+    let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+    store.plan("begin", [Fault::Pass, Fault::Before(ErrorKind::Denied)]);
+    let janitor = Janitor::builder(spy.inner.clone())
+        .give_up_after(store.clone(), [billing()], HOUR, AfterDead::Continue)
+        .build()
+        .unwrap();
+    assert!(janitor.sweep().await.is_err());
+    assert_eq!(store.calls("begin"), 2);
+    assert_eq!(given_up(&spy).await, 0);
+    assert_eq!(spy.record("long").await.state, State::Pending);
+    spy.clock.advance(HOUR * 3 / 2);
+    assert_eq!(given_up(&spy).await, 1);
+}
+
+/// Defect: it counted from when the message was due, before the attempt.
+#[tokio::test]
+async fn what_was_handed_back_a_moment_ago_is_not_given_up() {
+    let spy = Arc::new(Spy::new());
+    handed_back_a_moment_ago(&spy).await;
+    assert_eq!(given_up(&spy).await, 0);
+    spy.clock.advance(HOUR * 3 / 4);
+    assert_eq!(given_up(&spy).await, 0);
+    spy.clock.advance(HOUR / 2);
+    assert_eq!(given_up(&spy).await, 1);
+    let record = spy.record("long").await;
+    assert_eq!((record.state, record.attempts.started), (State::Dead, 1));
+}
+
+/// Defect: the moment of a look was kept although others had had the message since.
+#[tokio::test(start_paused = true)]
+async fn what_others_had_during_a_slow_look_is_not_given_up() {
+    let spy = Arc::new(Spy::new());
+    let _crashed = begin(&spy, "long").await;
+    spy.clock.advance(HOUR * 2);
+    let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+    store.plan("settle", [Fault::Later(Duration::from_secs(20))]);
+    let janitor = Janitor::builder(spy.inner.clone())
+        .give_up_after(store, [billing()], HOUR, AfterDead::Continue)
+        .build()
+        .unwrap();
+    let sweeping = tokio::spawn(async move { janitor.sweep().await.unwrap().abandoned });
+    tokio::time::sleep(Duration::from_secs(10)).await;
+    // The janitor's lease runs out, and another attempt crashes.
+    spy.clock.advance(HOUR * 3 / 4);
+    let _crashed = begin(&spy, "long").await;
+    spy.clock.advance(Duration::from_secs(60));
+    assert_eq!(sweeping.await.unwrap(), 0);
+    spy.clock.advance(HOUR / 2);
+    assert_eq!(given_up(&spy).await, 0);
 }
 
 #[tokio::test(start_paused = true)]

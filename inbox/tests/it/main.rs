@@ -51,6 +51,7 @@ mod receiver_chaos;
 mod receiver_details;
 mod receiver_finals;
 mod receiver_limits;
+mod receiver_order;
 mod receiver_sqlite;
 mod routing;
 mod service;

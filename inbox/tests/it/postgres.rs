@@ -3,6 +3,7 @@
 
 use std::{
     collections::HashMap,
+    convert::Infallible,
     sync::{Arc, Mutex},
     time::Duration,
 };
@@ -13,9 +14,12 @@ use inbox::{
     CancellationToken, ClaimRequest, ErrorKind, Failure, InlineConsumer, Janitor, LeaseTerms,
     Message, Operate as _, OrderingKey, Processor, Receipt, Receiver, Router, Schema as _, State,
     Store as _, Summary, WorkerName,
-    inline::{Consumed, OnDuplicate, consume_in_transaction},
+    inline::{
+        ConsumeError, Consumed, OnDuplicate, consume_in_transaction, consume_in_transaction_within,
+    },
     receiver::StreamSource,
 };
+use sqlx::{Postgres, Transaction};
 
 use crate::{
     postgres_support::{Harmed, Place},
@@ -526,4 +530,43 @@ async fn janitors_sweep_side_by_side() {
         place.store.count(&inbox::Filter::default()).await.unwrap(),
         1
     );
+}
+
+/// Else its delivery would be acknowledged, and the message lost with a fail-over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_duplicate_waits_for_the_standby() {
+    let Some((place, _server)) = Place::with_own_server().await else {
+        return;
+    };
+    let sent = message("1");
+    let consume = async || {
+        let work = async |_: &mut Transaction<'static, Postgres>| Ok::<_, Infallible>(());
+        let limit = Duration::from_millis(500);
+        consume_in_transaction_within(&place.store, &sent, OnDuplicate::Skip, limit, work).await
+    };
+    let work = async |_: &mut Transaction<'static, Postgres>| Ok::<_, Infallible>(());
+    let first = consume_in_transaction(&place.store, &sent, OnDuplicate::Skip, work).await;
+    assert_eq!(first.unwrap(), Consumed::Ran { result: None });
+
+    let standbys = async |names: &str| {
+        place
+            .run(&format!(
+                "ALTER SYSTEM SET synchronous_standby_names = '{names}'"
+            ))
+            .await;
+        place.run("SELECT pg_reload_conf()").await;
+        let applied = format!(
+            "SELECT (current_setting('synchronous_standby_names') = '{names}')::int::bigint"
+        );
+        eventually("the setting", async || place.number(&applied).await == 1).await;
+    };
+    standbys("nobody").await;
+    for _ in 0..3 {
+        let answer = consume().await;
+        assert!(matches!(answer, Err(ConsumeError::Store(_))), "{answer:?}");
+    }
+    standbys("").await;
+    let work = async |_: &mut Transaction<'static, Postgres>| Ok::<_, Infallible>(());
+    let again = consume_in_transaction(&place.store, &sent, OnDuplicate::Skip, work).await;
+    assert_eq!(again.unwrap(), Consumed::Duplicate { result: None });
 }

@@ -1,19 +1,17 @@
 //! The receiver on a real store: what is acknowledged is stored, in order, through outages.
 
 use std::{
-    pin::pin,
     sync::{Arc, Mutex},
     time::Duration,
 };
 
 use inbox::{
-    ErrorKind, Filter, Inbox, Key, Message, MessageId, OrderingKey, Receipt,
+    ErrorKind, Filter, Inbox, Key, Message, MessageId, Receipt,
     receiver::{
-        ChannelSource, Delivery, Receiver, ReceiverError, Rejection, SourceError, StreamSource,
-        Submission,
+        ChannelSource, Receiver, ReceiverError, Rejection, SourceError, StreamSource, Submission,
     },
 };
-use tokio::{sync::Semaphore, time::timeout};
+use tokio::sync::Semaphore;
 use tokio_util::sync::CancellationToken;
 
 use crate::{
@@ -21,13 +19,13 @@ use crate::{
     faulty::{Fault, FaultyStore, handler, memory, message},
 };
 
-async fn faulty() -> (Arc<dyn Inbox>, Arc<FaultyStore>) {
+pub async fn faulty() -> (Arc<dyn Inbox>, Arc<FaultyStore>) {
     let inbox = memory().await;
     let store = Arc::new(FaultyStore::new(inbox.clone()));
     (inbox, store)
 }
 
-fn never() -> CancellationToken {
+pub fn never() -> CancellationToken {
     CancellationToken::new()
 }
 
@@ -49,6 +47,53 @@ async fn deliveries_are_stored_in_batches_and_acknowledged_in_order() {
     assert_eq!(sizes, [500, 500, 203]);
     assert_eq!(broker.acknowledged_in_order(), 1203);
     assert_eq!(inbox.count(&Filter::default()).await.unwrap(), 1203);
+}
+
+/// Of what is lost to a producer that uses ids twice, reports and the log tell; the log not each time.
+#[tokio::test(start_paused = true)]
+async fn duplicates_with_other_content_are_counted_and_told() {
+    let (log, _guard) = crate::logged::Log::of(tracing::Level::WARN);
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox);
+    broker.queue(message("a"));
+    for n in 0..5 {
+        let first = message("a");
+        let (handler, id) = (first.handler().clone(), first.id().clone());
+        broker.queue(Message::new(
+            handler,
+            id,
+            first.kind().clone(),
+            n.to_string(),
+        ));
+        broker.queue(first);
+    }
+    let receiver = Receiver::builder(store).batch_size(2).build();
+    let summary = receiver.run(&mut broker.source(), never()).await.unwrap();
+    assert_eq!((summary.accepted, summary.duplicates), (1, 10));
+    assert_eq!(summary.differing, 5);
+    let told = log.lines(&["came again with other content", "key=billing/a", "count=1"]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+}
+
+/// What the broker will deliver again is trouble for as long as it lasts, and told once.
+#[tokio::test(start_paused = true)]
+async fn acknowledgements_that_fail_are_told_once() {
+    let (log, _guard) = crate::logged::Log::of(tracing::Level::INFO);
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox);
+    for n in 0..6 {
+        broker.queue(message(n));
+    }
+    for n in 1..4 {
+        broker.fail_acknowledgement_of(n);
+    }
+    let receiver = Receiver::builder(store).batch_size(1).build();
+    let summary = receiver.run(&mut broker.source(), never()).await.unwrap();
+    assert_eq!(summary.failed_acknowledgements, 3);
+    let told = log.lines(&["WARN", "inbox::outage", "acknowledg", "channel closed"]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+    let over = log.lines(&["INFO", "inbox::outage", "acknowledg"]);
+    assert_eq!(over.len(), 1, "{}", log.text());
 }
 
 #[tokio::test(start_paused = true)]
@@ -248,168 +293,6 @@ async fn no_more_is_pulled_than_may_be_unacknowledged() {
     assert_eq!(summary.accepted, 100);
     assert_eq!(broker.most_outstanding(), 15);
     assert!(store.batches().iter().all(|batch| batch.len() <= 10));
-}
-
-/// A message whose acknowledgement takes a second.
-struct Slow(Message);
-
-impl Delivery for Slow {
-    fn message(&self) -> Result<Message, Rejection> {
-        Ok(self.0.clone())
-    }
-
-    async fn acknowledge(self) -> Result<(), SourceError> {
-        tokio::time::sleep(Duration::from_secs(1)).await;
-        Ok(())
-    }
-
-    async fn reject(self, _: Rejection) -> Result<(), SourceError> {
-        Ok(())
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_stored_behind_a_batch_that_fails_for_good_while_another_is_acknowledged() {
-    let (inbox, store) = faulty().await;
-    let deliveries = (0..20).map(|n| Ok(Slow(ordered(n))));
-    let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
-    store.plan("receive", [Fault::Pass, Fault::Before(ErrorKind::Denied)]);
-    let receiver = Receiver::builder(store.clone()).batch_size(1).build();
-    let error = receiver.run(&mut source, never()).await.unwrap_err();
-    assert!(matches!(&error, ReceiverError::Store(e) if e.kind() == ErrorKind::Denied));
-    assert_eq!(store.calls("receive"), 2);
-    assert_eq!(inbox.count(&Filter::default()).await.unwrap(), 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_stored_behind_a_batch_at_which_the_receiver_stops() {
-    let (inbox, store) = faulty().await;
-    let broker = Broker::new(inbox.clone());
-    for n in 0..100 {
-        match n {
-            15 => broker.queue_invalid("no id"),
-            _ => broker.queue(message(n)),
-        }
-    }
-    let receiver = Receiver::builder(store.clone())
-        .batch_size(10)
-        .stop_at_rejected()
-        .build();
-    let error = receiver
-        .run(&mut broker.source(), never())
-        .await
-        .unwrap_err();
-    assert!(matches!(error, ReceiverError::Rejected(_)));
-    assert_eq!(store.calls("receive"), 2);
-    assert_eq!(broker.acknowledged_in_order(), 15);
-}
-
-fn ordered(id: impl std::fmt::Display) -> Message {
-    message(id).with_ordering_key(OrderingKey::new("customer-7").unwrap())
-}
-
-/// With batches of ten, each of which waits for a permit in the store.
-async fn gated() -> (Broker, Arc<FaultyStore>, Arc<Semaphore>, Receiver) {
-    let (inbox, mut store) = faulty().await;
-    let gate = Arc::new(Semaphore::new(0));
-    Arc::get_mut(&mut store).unwrap().gate = Some(gate.clone());
-    let receiver = Receiver::builder(store.clone()).batch_size(10).build();
-    (Broker::new(inbox), store, gate, receiver)
-}
-
-#[tokio::test(start_paused = true)]
-async fn two_full_batches_are_stored_at_once_and_one_that_is_not_full_waits() {
-    for (deliveries, at_once) in [(100, 2), (20, 2), (19, 1), (10, 1)] {
-        let (broker, store, gate, receiver) = gated().await;
-        for n in 0..deliveries {
-            broker.queue(message(n));
-        }
-        broker.step(Step::Wait(Duration::from_secs(60)));
-        let mut source = broker.source();
-        let mut running = pin!(receiver.run(&mut source, never()));
-        let held = timeout(Duration::from_secs(5), &mut running).await;
-        assert!(held.is_err());
-        assert_eq!(store.batches().len(), at_once, "of {deliveries}");
-        assert_eq!(broker.outstanding(), deliveries.min(30));
-        gate.add_permits(1000);
-        assert_eq!(running.await.unwrap().accepted, deliveries as u64);
-        assert_eq!(broker.acknowledged_in_order(), deliveries);
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_batch_that_is_stored_first_is_acknowledged_in_its_turn() {
-    let (inbox, store) = faulty().await;
-    let broker = Broker::new(inbox.clone());
-    for n in 0..20 {
-        broker.queue(message(n));
-    }
-    // The first call is answered long after the second, or fails first.
-    store.plan("receive", [Fault::Before(ErrorKind::Unavailable)]);
-    store.plan(
-        "receive",
-        [Fault::Pass, Fault::Slow(Duration::from_secs(10))],
-    );
-    let receiver = Receiver::builder(store).batch_size(10).build();
-    let mut source = broker.source();
-    let mut running = pin!(receiver.run(&mut source, never()));
-    let held = timeout(Duration::from_secs(5), &mut running).await;
-    assert!(held.is_err());
-    assert_eq!(inbox.count(&Filter::default()).await.unwrap(), 20);
-    assert_eq!(broker.acknowledged_in_order(), 0);
-    let summary = running.await.unwrap();
-    assert_eq!((summary.accepted, summary.batches), (20, 2));
-    assert_eq!(broker.acknowledged_in_order(), 20);
-}
-
-#[tokio::test(start_paused = true)]
-async fn nothing_is_acknowledged_behind_a_batch_that_fails_for_good() {
-    let (inbox, store) = faulty().await;
-    let broker = Broker::new(inbox.clone());
-    for n in 0..30 {
-        broker.queue(message(n));
-    }
-    let denied = Fault::Before(ErrorKind::Denied);
-    store.plan("receive", [Fault::Before(ErrorKind::Unavailable)]);
-    store.plan("receive", [Fault::Pass, denied]);
-    let receiver = Receiver::builder(store).batch_size(10).build();
-    let mut source = broker.source();
-    let error = receiver.run(&mut source, never()).await.unwrap_err();
-    assert!(matches!(&error, ReceiverError::Store(e) if e.kind() == ErrorKind::Denied));
-    assert!(inbox.count(&Filter::default()).await.unwrap() >= 10);
-    assert_eq!(broker.fates(), []);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_batch_with_ordering_keys_waits_for_another_one_with_them() {
-    // In each batch of ten, the last message has a key or not.
-    for (batches, at_once) in [
-        ([true, true], 1),
-        ([true, false], 2),
-        ([false, true], 2),
-        ([false, false], 2),
-    ] {
-        let (broker, store, gate, receiver) = gated().await;
-        for (batch, is_ordered) in batches.into_iter().enumerate() {
-            for n in 0..10 {
-                let n = 10 * batch + n;
-                let is_last = n % 10 == 9;
-                broker.queue(if is_ordered && is_last {
-                    ordered(n)
-                } else {
-                    message(n)
-                });
-            }
-        }
-        let mut source = broker.source();
-        let mut running = pin!(receiver.run(&mut source, never()));
-        let held = timeout(Duration::from_secs(5), &mut running).await;
-        assert!(held.is_err());
-        assert_eq!(store.batches().len(), at_once, "{batches:?}");
-        gate.add_permits(1000);
-        assert_eq!(running.await.unwrap().accepted, 20);
-        assert_eq!(broker.acknowledged_in_order(), 20);
-    }
 }
 
 #[tokio::test(start_paused = true)]

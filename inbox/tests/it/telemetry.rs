@@ -474,7 +474,8 @@ mod counted {
         metrics::with_local_recorder(&book, || {
             runtime.block_on(async {
                 let store = Arc::new(inbox_memory::MemoryStore::new());
-                let deliveries = [message(1), message(2), message(1)].map(Ok);
+                let other = message_of("order.placed", 2, "other");
+                let deliveries = [message(1), message(2), message(1), other].map(Ok);
                 let mut source = StreamSource::new(futures_util::stream::iter(deliveries));
                 let receiver = Receiver::builder(store.clone()).build();
                 let shutdown = inbox::CancellationToken::new();
@@ -496,7 +497,8 @@ mod counted {
         });
         let value = |name: &str| book.value(name);
         assert_eq!(value("inbox_received_total source,accepted"), Some(2));
-        assert_eq!(value("inbox_received_total source,duplicate"), Some(1));
+        assert_eq!(value("inbox_received_total source,duplicate"), Some(2));
+        assert_eq!(value("inbox_differing_total source"), Some(1));
         assert_eq!(value("inbox_received_total source,rejected"), Some(0));
         assert_eq!(value("inbox_receive_seconds source"), Some(1));
         assert_eq!(value("inbox_inline_total billing,ran"), Some(2));

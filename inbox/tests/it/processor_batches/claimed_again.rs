@@ -1,10 +1,7 @@
 //! Messages that a claim of this worker's brings although it holds them: their leases ran out, their outcome has no answer
 //! yet, or an operator has replayed them.
 
-use std::{
-    sync::atomic::{AtomicBool, Ordering},
-    time::Duration,
-};
+use std::time::Duration;
 
 use inbox::{
     Batch, Batches, Context, Edit, Failure, Intervention, Outcome, PurgeRequest, Settled, State,
@@ -12,7 +9,7 @@ use inbox::{
 };
 
 use super::{
-    runs::{at_once, seen},
+    runs::{at_once, hangs_once, seen},
     *,
 };
 
@@ -33,17 +30,11 @@ async fn another_processes(spy: &Spy, id: &str) {
 async fn what_is_done_counts_although_the_one_behind_was_lost_before() {
     let (spy, runs) = (spy(), Runs::default());
     spy.receive_all((0..3).map(|n| in_order(n, "k"))).await;
-    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
-    let handler = one_by_one(move |context: Context| {
-        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
-        async move {
-            if hangs {
-                std::future::pending::<()>().await;
-            }
-            seen.add(&Batch::new(vec![context]));
-            Ok::<_, Failure>(())
-        }
-    });
+    let seen = runs.clone();
+    let handler = one_by_one(hangs_once(move |context| {
+        let seen = seen.clone();
+        async move { seen.add(&Batch::new(vec![context])) }
+    }));
     let router = router(handler)
         .batches(Batches::up_to(10).runs(10))
         .retry(at_once());
@@ -198,18 +189,14 @@ async fn a_replay_of_what_still_runs_here_is_run_behind_it() {
 async fn the_second_of_a_run_is_not_run_twice_at_a_time() {
     let (spy, runs) = (spy(), Runs::default());
     spy.receive_all((0..2).map(|n| in_order(n, "k"))).await;
-    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
-    let handler = one_by_one(move |context: Context| {
-        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
+    let seen = runs.clone();
+    let handler = one_by_one(hangs_once(move |context| {
+        let seen = seen.clone();
         async move {
-            if hangs {
-                std::future::pending::<()>().await;
-            }
             seen.add(&Batch::new(vec![context]));
             tokio::time::sleep(Duration::from_secs(20)).await;
-            Ok::<_, Failure>(())
         }
-    });
+    }));
     let router = router(handler)
         .batches(Batches::up_to(10).runs(10))
         .retry(at_once());

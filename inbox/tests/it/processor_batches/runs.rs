@@ -2,6 +2,7 @@
 
 use std::{
     collections::HashMap,
+    pin::Pin,
     sync::atomic::{AtomicBool, Ordering},
     time::Duration,
 };
@@ -46,6 +47,27 @@ pub(super) fn seen(
         std::future::ready(Ok(()))
     }
 }
+
+/// Does this with each message, but for the first that comes, which hangs.
+pub(super) fn hangs_once<W, F>(work: W) -> impl Fn(Context) -> Hanging + use<W, F>
+where
+    W: Fn(Context) -> F,
+    F: Future<Output = ()> + Send + 'static,
+{
+    let is_first = AtomicBool::new(true);
+    move |context| {
+        let (work, hangs) = (work(context), is_first.swap(false, Ordering::SeqCst));
+        Box::pin(async move {
+            if hangs {
+                std::future::pending::<()>().await;
+            }
+            work.await;
+            Ok(())
+        })
+    }
+}
+
+type Hanging = Pin<Box<dyn Future<Output = Result<(), Failure>> + Send>>;
 
 #[tokio::test(start_paused = true)]
 async fn a_batch_has_runs_in_their_order() {
@@ -279,20 +301,16 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
 async fn what_one_by_one_has_not_come_to_pays_for_nothing() {
     let (spy, runs) = (spy(), Runs::default());
     spy.receive_all((0..2).map(|n| in_order(n, "k"))).await;
-    let (seen, is_first) = (runs.clone(), Arc::new(AtomicBool::new(true)));
-    let handler = one_by_one(move |context: Context| {
-        let (seen, hangs) = (seen.clone(), is_first.swap(false, Ordering::SeqCst));
+    let seen = runs.clone();
+    let handler = one_by_one(hangs_once(move |context| {
+        let seen = seen.clone();
         async move {
-            if hangs {
-                std::future::pending::<()>().await;
-            }
             if context.message().id().as_str() == "0" {
                 tokio::time::advance(Duration::from_secs(61)).await;
             }
             seen.add(&Batch::new(vec![context]));
-            Ok::<_, Failure>(())
         }
-    });
+    }));
     let router = router(handler)
         .batches(Batches::up_to(10).runs(10))
         .retry(at_once());
