@@ -16,8 +16,9 @@ use rdkafka::{
 use crate::context::{Consumer, Event};
 
 pub(crate) struct Committer {
-    orders: mpsc::Sender<TopicPartitionList>,
-    thread: JoinHandle<()>,
+    /// Both `None` when it was ended.
+    orders: Option<mpsc::Sender<TopicPartitionList>>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Committer {
@@ -33,19 +34,22 @@ impl Committer {
         };
         let thread = thread::Builder::new().name("inbox-kafka-commits".into());
         Ok(Self {
-            orders,
-            thread: thread.spawn(work)?,
+            orders: Some(orders),
+            thread: Some(thread.spawn(work)?),
         })
     }
 
     /// Begins a commit. `false`: the thread has ended.
     pub(crate) fn commit(&self, offsets: TopicPartitionList) -> bool {
-        self.orders.send(offsets).is_ok()
+        let orders = self.orders.as_ref();
+        orders.is_some_and(|orders| orders.send(offsets).is_ok())
     }
 
     /// Ends the thread, which has nothing to do, so that it does not hold the consumer any more.
-    pub(crate) fn end(self) {
-        drop(self.orders);
-        let _ = self.thread.join();
+    pub(crate) fn end(&mut self) {
+        self.orders = None;
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
     }
 }

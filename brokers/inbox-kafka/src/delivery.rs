@@ -8,20 +8,14 @@ use std::{
 
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
-use rdkafka::{
-    config::FromClientConfig as _,
-    message::Header,
-    producer::{FutureProducer, FutureRecord},
-    util::Timeout,
-};
-
+use rdkafka::{message::Header, producer::FutureRecord, util::Timeout};
 use tokio::sync::mpsc::WeakUnboundedSender;
 
 use crate::{
     Connection, Rejections,
     envelope::{Original, headers, is_tombstone},
-    error::source_error,
     shared::Ticket,
+    writer::Writer,
 };
 
 /// The header of a dead letter that says why it is one.
@@ -29,6 +23,7 @@ pub const REJECTED_REASON: &str = "inbox-rejected-reason";
 /// The header of a dead letter that says where it was: topic, partition and offset.
 pub const REJECTED_FROM: &str = "inbox-rejected-from";
 
+const DOING: &str = "writing a dead letter";
 /// How long the brokers have to confirm a dead letter.
 const DEAD_LETTER_LIMIT: Duration = Duration::from_secs(30);
 
@@ -36,6 +31,8 @@ const DEAD_LETTER_LIMIT: Duration = Duration::from_secs(30);
 pub struct KafkaDelivery {
     envelope: Envelope,
     original: Option<Box<Original>>,
+    /// Why it is no message, whatever the mapping finds in it.
+    fault: Option<&'static str>,
     mapping: Arc<Mapping>,
     rejecter: Arc<Rejecter>,
     ticket: Ticket,
@@ -45,6 +42,7 @@ impl KafkaDelivery {
     pub(crate) fn new(
         envelope: Envelope,
         original: Option<Box<Original>>,
+        fault: Option<&'static str>,
         mapping: Arc<Mapping>,
         rejecter: Arc<Rejecter>,
         ticket: Ticket,
@@ -52,6 +50,7 @@ impl KafkaDelivery {
         Self {
             envelope,
             original,
+            fault,
             mapping,
             rejecter,
             ticket,
@@ -72,19 +71,27 @@ impl KafkaDelivery {
     fn former(&self) -> SourceError {
         let place = &self.ticket.mark().place;
         SourceError::transient(format!(
-            "{place} is not assigned to this consumer any more, or is read again; the offset {} is not committed",
+            "{place} is not assigned to this consumer any more, or is read again, or began again; the offset {} is not committed",
             self.ticket.mark().offset
         ))
     }
 }
 
+/// What a delivery holds.
+pub(crate) fn bytes(envelope: &Envelope, original: Option<&Original>) -> usize {
+    envelope.bytes() + original.map_or(0, Original::bytes) + size_of::<KafkaDelivery>()
+}
+
 impl Delivery for KafkaDelivery {
     fn message(&self) -> Result<Message, Rejection> {
-        self.mapping.message(&self.envelope)
+        match self.fault {
+            Some(fault) => Err(Rejection::new(fault)),
+            None => self.mapping.message(&self.envelope),
+        }
     }
 
     fn bytes(&self) -> Option<usize> {
-        Some(self.envelope.bytes() + size_of::<Self>())
+        Some(bytes(&self.envelope, self.original.as_deref()))
     }
 
     fn raw(&self) -> Option<Raw> {
@@ -150,7 +157,7 @@ type WeakSupply = WeakUnboundedSender<Result<KafkaDelivery, SourceError>>;
 pub(crate) struct Rejecter {
     rejections: Rejections,
     connection: Connection,
-    producer: Mutex<Option<FutureProducer>>,
+    writer: Writer,
     /// Where the source hears that it has to stop, while its consumer is there.
     supply: Mutex<Option<WeakSupply>>,
 }
@@ -160,7 +167,7 @@ impl Rejecter {
         Self {
             rejections,
             connection,
-            producer: Mutex::default(),
+            writer: Writer::default(),
             supply: Mutex::default(),
         }
     }
@@ -225,24 +232,12 @@ impl Rejecter {
         if let Some(key) = key {
             record = record.key(key);
         }
-        let producer = self.producer()?;
-        let sent = producer
-            .send(record, Timeout::After(DEAD_LETTER_LIMIT))
-            .await;
-        match sent {
+        let config = || self.connection.producer_config(DEAD_LETTER_LIMIT);
+        let producer = self.writer.get(DOING, config)?;
+        let sent = producer.send(record, Timeout::After(DEAD_LETTER_LIMIT));
+        match sent.await {
             Ok(_) => Ok(()),
-            Err((error, _)) => Err(source_error("writing a dead letter", &error)),
+            Err((error, _)) => Err(self.writer.failed(DOING, &producer, &error)),
         }
-    }
-
-    fn producer(&self) -> Result<FutureProducer, SourceError> {
-        let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(producer) = &*producer {
-            return Ok(producer.clone());
-        }
-        let config = self.connection.producer_config(DEAD_LETTER_LIMIT);
-        let made = FutureProducer::from_config(&config)
-            .map_err(|error| source_error("writing dead letters", &error))?;
-        Ok(producer.insert(made).clone())
     }
 }

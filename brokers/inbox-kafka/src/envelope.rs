@@ -3,12 +3,15 @@
 //! The client's record lives in the client's memory, as long as the client does. Its body, key and headers
 //! are copied once, into the envelope; the message of the inbox shares the body with that.
 
-use std::time::{Duration, UNIX_EPOCH};
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::{Duration, UNIX_EPOCH},
+};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
 use inbox_source::Envelope;
-use rdkafka::message::{Header, Headers as _, Message, OwnedHeaders};
+use rdkafka::message::{Header, Headers, Message, OwnedHeaders};
 
 /// The header that is a message's id: [`Envelope::id`].
 pub const ID: &str = "message-id";
@@ -20,7 +23,25 @@ pub const CONTENT_TYPE: &str = "content-type";
 /// key as deleted.
 pub const TOMBSTONE: &str = "kafka-tombstone";
 
-pub(crate) fn read<M: Message>(message: &M) -> Envelope {
+/// Why a record is no message whose headers the client cannot hand out.
+pub(crate) const UNREADABLE: &str = "a header's name is not UTF-8";
+
+/// Whether the client can hand out the headers. It panics at a name that is not UTF-8, which Kafka takes, and has no
+/// other way to them.
+pub(crate) fn is_readable<H: Headers>(headers: Option<&H>) -> bool {
+    let Some(headers) = headers else {
+        return true;
+    };
+    catch_unwind(AssertUnwindSafe(|| headers.iter().for_each(drop))).is_ok()
+}
+
+/// The headers, if they are [readable](is_readable) as the caller knows.
+fn headers_if<M: Message>(message: &M, readable: bool) -> Option<&M::Headers> {
+    message.headers().filter(|_| readable)
+}
+
+/// Without its headers if they are not [readable](is_readable).
+pub(crate) fn read<M: Message>(message: &M, readable: bool) -> Envelope {
     let topic = message.topic();
     let payload = message.payload();
     let mut envelope = Envelope::new(topic, Bytes::copy_from_slice(payload.unwrap_or_default()));
@@ -36,7 +57,7 @@ pub(crate) fn read<M: Message>(message: &M) -> Envelope {
     let sent = message.timestamp().to_millis();
     let sent = sent.and_then(|sent| u64::try_from(sent).ok());
     envelope.time = sent.and_then(|sent| UNIX_EPOCH.checked_add(Duration::from_millis(sent)));
-    if let Some(headers) = message.headers() {
+    if let Some(headers) = headers_if(message, readable) {
         for header in headers.iter() {
             envelope.add_header(header.key, header.value.unwrap_or_default());
         }
@@ -63,10 +84,11 @@ pub(crate) struct Original {
 }
 
 impl Original {
-    pub(crate) fn of<M: Message>(message: &M) -> Option<Box<Self>> {
+    /// Without its headers if they are not [readable](is_readable).
+    pub(crate) fn of<M: Message>(message: &M, readable: bool) -> Option<Box<Self>> {
         let is_text = |bytes: Option<&[u8]>| bytes.is_some_and(|bytes| text(bytes).is_some());
         let key_is_text = message.key().is_none_or(|key| text(key).is_some());
-        let headers = message.headers();
+        let headers = headers_if(message, readable);
         let headers_are_text =
             headers.is_none_or(|headers| headers.iter().all(|header| is_text(header.value)));
         if key_is_text && headers_are_text {
@@ -78,6 +100,12 @@ impl Original {
         }
         let key = message.key().map(<[u8]>::to_vec);
         Some(Box::new(Self { key, headers: copy }))
+    }
+
+    pub(crate) fn bytes(&self) -> usize {
+        let headers = self.headers.iter();
+        let headers = headers.map(|header| header.key.len() + header.value.map_or(0, <[u8]>::len));
+        size_of::<Self>() + self.key.as_ref().map_or(0, Vec::len) + headers.sum::<usize>()
     }
 }
 
@@ -139,7 +167,7 @@ mod tests {
             headers = headers.insert(Header { key, value });
         }
         let record = record(Some(b"c-1"), Some(b"{}"), headers);
-        let envelope = read(&record);
+        let envelope = read(&record, true);
         assert_eq!(envelope.payload, "{}");
         assert_eq!(envelope.key.as_deref(), Some("c-1"));
         assert_eq!(envelope.position.as_deref(), Some("orders/2/17"));
@@ -150,7 +178,7 @@ mod tests {
             envelope.time,
             Some(UNIX_EPOCH + Duration::from_millis(1_500))
         );
-        let original = Original::of(&record).unwrap();
+        let original = Original::of(&record, true).unwrap();
         assert_eq!(original.headers.get(2).value, Some(&b"\xff\x00"[..]));
         assert!(!envelope.headers.iter().any(|(name, _)| name == TOMBSTONE));
     }
@@ -158,17 +186,56 @@ mod tests {
     #[test]
     fn a_key_that_is_no_text_is_base64() {
         let record = record(Some(b"\xff\xfe"), Some(b""), OwnedHeaders::new());
-        assert_eq!(read(&record).key.as_deref(), Some("//4="));
-        assert_eq!(Original::of(&record).unwrap().key.unwrap(), b"\xff\xfe");
+        assert_eq!(read(&record, true).key.as_deref(), Some("//4="));
+        assert_eq!(
+            Original::of(&record, true).unwrap().key.unwrap(),
+            b"\xff\xfe"
+        );
     }
 
     #[test]
     fn a_tombstone_is_told_from_an_empty_body() {
-        let tombstone = read(&record(Some(b"k"), None, OwnedHeaders::new()));
-        let empty = read(&record(Some(b"k"), Some(b""), OwnedHeaders::new()));
+        let tombstone = read(&record(Some(b"k"), None, OwnedHeaders::new()), true);
+        let empty = read(&record(Some(b"k"), Some(b""), OwnedHeaders::new()), true);
         assert!(is_tombstone(&tombstone) && !is_tombstone(&empty));
         assert_eq!(tombstone.payload, "");
         assert_eq!(headers(&tombstone).count(), 0);
+    }
+
+    /// Names as the client has them, which it takes for text.
+    struct Raw(Vec<&'static [u8]>);
+
+    impl Headers for Raw {
+        fn count(&self) -> usize {
+            self.0.len()
+        }
+
+        fn try_get(&self, place: usize) -> Option<Header<'_, &[u8]>> {
+            let key = std::str::from_utf8(self.0.get(place)?).unwrap();
+            Some(Header { key, value: None })
+        }
+    }
+
+    #[test]
+    fn headers_that_the_client_cannot_hand_out_are_left_out() {
+        assert!(is_readable::<Raw>(None));
+        assert!(is_readable(Some(&Raw(vec![b"a", "\u{e9}".as_bytes()]))));
+        assert!(!is_readable(Some(&Raw(vec![b"a", b"\xff"]))));
+        let key = ID;
+        let one = || {
+            OwnedHeaders::new().insert(Header {
+                key,
+                value: Some("evt-1"),
+            })
+        };
+        let record = record(Some(b"k"), None, one());
+        let envelope = read(&record, false);
+        assert_eq!((envelope.id, envelope.key.as_deref()), (None, Some("k")));
+        assert_eq!(
+            envelope.headers,
+            [(TOMBSTONE.to_owned(), "true".to_owned())]
+        );
+        assert!(Original::of(&record, false).is_none());
     }
 
     #[test]
@@ -177,6 +244,8 @@ mod tests {
         let target = hostile::Target::new("kafka-records", corpus, |input| {
             let (lines, body) = hostile::head(input);
             let mut all = OwnedHeaders::new();
+            // With a name that is no text there are none.
+            let readable = lines.iter().all(|(name, _)| str::from_utf8(name).is_ok());
             for (name, value) in &lines {
                 // As the client has them: text without a zero.
                 let key = &*String::from_utf8_lossy(name).replace('\0', "");
@@ -185,8 +254,11 @@ mod tests {
             }
             let key = lines.first().map(|(_, value)| *value);
             let record = record(key, (!body.is_empty()).then_some(body), all);
-            let envelope = read(&record);
-            let _ = (Original::of(&record), headers(&envelope));
+            let envelope = read(&record, readable);
+            let _ = (Original::of(&record, readable), headers(&envelope));
+            if !readable && envelope.headers.iter().any(|(name, _)| name != TOMBSTONE) {
+                return Err("a record has headers that cannot be read".into());
+            }
             if is_tombstone(&envelope) != body.is_empty() && envelope.payload.is_empty() {
                 return Err("a record without a body has one, or none where it had".into());
             }

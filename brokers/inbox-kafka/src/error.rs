@@ -9,7 +9,7 @@ pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
         KafkaError::ClientConfig(_, _, name, _) => {
             let advice = match name.as_str() {
                 "security.protocol" => {
-                    "; TLS needs rdkafka with the feature `ssl` or `ssl-vendored`"
+                    "; TLS needs a build with it (the feature `tls`, of the command `kafka-tls`)"
                 }
                 _ => "",
             };
@@ -27,8 +27,32 @@ pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
     }
 }
 
-/// The same of an outage, with what the client said of the last connection that failed: why no broker can be reached is in that
-/// alone.
+/// As [`source_error`], of a record that was not written. Only what is wrong with the record or its topic's
+/// name stays: other rights, another password or other settings let the same record in.
+pub(crate) fn unwritten(doing: &str, error: &KafkaError) -> SourceError {
+    let code = error.rdkafka_error_code();
+    let is_of_record = matches!(error, KafkaError::Nul(_))
+        || matches!(
+            code,
+            Some(
+                Code::InvalidRecord
+                    | Code::InvalidTopic
+                    | Code::MessageSizeTooLarge
+                    | Code::UnsupportedForMessageFormat
+            )
+        );
+    let failure = source_error(doing, error);
+    match code {
+        _ if is_of_record => failure,
+        Some(code @ Code::TopicAuthorizationFailed) => {
+            SourceError::transient(format!("{doing}: {code}; it needs WRITE on the topic"))
+        }
+        _ => SourceError::transient(failure.to_string()),
+    }
+}
+
+/// The same of an outage, with what the client said of the last connection that failed: why no broker can be
+/// reached is in that alone.
 pub(crate) fn outage(error: &KafkaError, failed_connection: Option<&str>) -> SourceError {
     match (error.rdkafka_error_code(), failed_connection) {
         (Some(Code::AllBrokersDown), Some(reason)) => {
@@ -169,5 +193,25 @@ mod tests {
             let error = source_error("receiving", &KafkaError::MessageConsumption(code));
             assert_eq!(error.is_transient(), transient, "{error}");
         }
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_a_record_makes_it_a_dead_letter() {
+        for (code, transient) in [
+            (Code::MessageSizeTooLarge, false),
+            (Code::InvalidTopic, false),
+            (Code::InvalidRecord, false),
+            (Code::TopicAuthorizationFailed, true),
+            (Code::ClusterAuthorizationFailed, true),
+            (Code::SaslAuthenticationFailed, true),
+            (Code::Authentication, true),
+            (Code::MessageTimedOut, true),
+        ] {
+            let error = unwritten("publishing", &KafkaError::MessageProduction(code));
+            assert_eq!(error.is_transient(), transient, "{error}");
+        }
+        let setting = ClientConfig::new().set("acks", "s3cret").create();
+        let setting: Result<BaseConsumer, _> = setting;
+        assert!(unwritten("publishing", &setting.err().unwrap()).is_transient());
     }
 }

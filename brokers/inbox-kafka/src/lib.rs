@@ -33,10 +33,21 @@
 //! - **A store that is away does not cost the membership.** The client is polled by a thread of its own whether
 //!   or not the receiver takes anything, so `max.poll.interval.ms` is not exceeded.
 //! - **Order**: records of one partition are handed out in their order, so those of one key are.
+//! - **A topic that is deleted and made again is read from its beginning**, and so is a log that was cut off,
+//!   as by an unclean election: an offset that came before is another record then. What was in flight of the
+//!   old log commits nothing, and the group's offset goes back at once. A warning says so. With
+//!   [`Start::Latest`] it is read from where it ended when that was noticed, and with
+//!   [`Start::Error`] the source fails.
+//!
+//! A record with a header whose name is not UTF-8 is rejected. The client panics at it, which is caught: a
+//! program that is built with `panic = "abort"`, or whose panic hook ends it, ends there.
 //!
 //! What is not: a record whose producer sent it twice is two records with two positions, unless its id is in a
-//! header or field ([mapping](#mapping)). Offsets that are stored and not committed, as after a kill, are delivered
-//! again and refused by the inbox. Records that the topic's retention deletes before they are received are lost.
+//! header or field ([mapping](#mapping)). Offsets that are stored and not committed, as after a kill, are
+//! delivered again and refused by the inbox. Records that the topic's retention deletes before they are
+//! received are lost. A topic that is made again and has more records than the old one before the client looks
+//! again is read from the old offset: the client does not heed that it is another. Stop the receiver, and reset
+//! the group's offsets, before you make such a topic again.
 //!
 //! # Where it begins
 //! **A group that has committed nothing begins at the earliest record** that is there, not at the newest as
@@ -59,6 +70,9 @@
 //! | other headers | headers; `name-bin` with base64 if the value is no text; one without a value is empty |
 //! | no body (a tombstone) | an empty payload, and the header `kafka-tombstone: true` ([`TOMBSTONE`]) |
 //!
+//! A record that has a header whose name is not UTF-8 is no message: the client cannot read its headers, so it
+//! is rejected, without them.
+//!
 //! CloudEvents in either mode of the Kafka binding (`ce_id` and others, `application/cloudevents+json`) are told by the
 //! mapping. A topic that was deleted and made again has its positions twice: give the mapping an
 //! [`id_prefix`](inbox_source::Mapping::id_prefix) then.
@@ -68,7 +82,8 @@
 //!
 //! # Flow control
 //! Deliveries that were taken from the client and are not finished are never more than the receiver's
-//! `max_unacknowledged`. Behind that, the client fetches ahead, of each partition at most 10,000 records,
+//! `max_unacknowledged`, and hold no more than its `max_unacknowledged_bytes` and one record. Behind that, the
+//! client fetches ahead, of each partition at most 10,000 records,
 //! [`prefetch_kb`](KafkaOptions::prefetch_kb) and one fetched batch. No partition is paused for it.
 //!
 //! # Commits
@@ -80,18 +95,19 @@
 //!
 //! # Rejected deliveries
 //! Kafka has no dead letters of its own, so what becomes of a delivery that the receiver rejects has to be
-//! decided: [`Rejections`]. With a topic for dead letters the record is written there, with its key, body and headers
-//! as they were and the headers [`REJECTED_REASON`] and [`REJECTED_FROM`], and counts as finished once all replicas in
-//! sync have it; if that fails, the partition is read again from it. So let that topic take larger records
-//! (`max.message.bytes`) than the others. A receiver that has `keep_rejected` or
-//! `stop_at_rejected` goes with [`Rejections::Stop`].
+//! decided: [`Rejections`]. With a topic for dead letters the record is written there, with its key, body and
+//! headers as they were (without headers, if these cannot be read) and the headers [`REJECTED_REASON`] and
+//! [`REJECTED_FROM`], and counts as finished once all replicas in sync have it; if that fails, the partition is
+//! read again from it. So let that topic take larger records (`max.message.bytes`) than the others. A receiver
+//! that has `keep_rejected` or `stop_at_rejected` goes with [`Rejections::Stop`].
 //!
 //! # Errors and reconnecting
 //! The client connects again by itself, and finds brokers, leaders and coordinators that have moved. While no
-//! broker answers, or the topic is not there, the source fails transiently, so that the receiver's outage shows.
-//! So it does while no broker's certificate is accepted, and says what the client says of the last connection; of a single broker
-//! whose certificate is refused there is a warning.
-//! A wrong password, missing rights, or a group of members with another assignment strategy fail for good. A
+//! broker answers, or the topic is not there, the source fails transiently, so that the receiver's outage
+//! shows. So it does while no broker's certificate is accepted, and says what the client says of the last
+//! connection; of a single broker whose certificate is refused there is a warning. A wrong password, missing
+//! rights, or a group of members with another assignment strategy fail for good, of a source. Of a publisher
+//! only what is wrong with the record does: it is too large, or the broker refuses it or its topic's name. A
 //! member that gave no sign of life for the session time-out has lost its partitions: what is in flight is
 //! given up, and the member joins again.
 //!
@@ -101,21 +117,24 @@
 //! answer. Dropping the source does the same, and nobody waits for it.
 //!
 //! # Setting Kafka up
-//! Topics have to be there; none is created. The user needs `READ` on topics and group, and `WRITE` on the dead letters'
-//! topic. All members of a group have to be `cooperative-sticky`. For messages that survive the loss of a
-//! broker, topics need three replicas and `min.insync.replicas=2`. Retention has to be longer than the
+//! Topics have to be there; none is created. The user needs `READ` on topics and group, and `WRITE` on the dead
+//! letters' topic. All members of a group have to be `cooperative-sticky`. For messages that survive the loss
+//! of a broker, topics need three replicas and `min.insync.replicas=2`. Retention has to be longer than the
 //! longest time for which nobody receives.
 //!
 //! # TLS
-//! TLS and SCRAM come from the client: add it with the feature that you want. Without one, a source that is to use TLS fails for
-//! good when it connects, and says so.
+//! With the Cargo feature `tls` the client has TLS and SCRAM, by the system's OpenSSL: a build needs its
+//! headers (Debian's `libssl-dev`). Where these are missing, or the program shall run where OpenSSL is not
+//! installed, add the client with OpenSSL's own source instead. Without either, a source that is to use TLS
+//! fails for good when it connects, and says so.
 //!
 //! ```toml
 //! rdkafka = { version = "0.39", features = ["ssl-vendored"] }
 //! ```
 //!
-//! The brokers' certificates and names are checked, against `tls_ca_file` or else the system's certificates; with the system's
-//! OpenSSL (the feature `ssl`) those of the file that the environment variable `SSL_CERT_FILE` names. Brokers have to advertise names that are in their certificates.
+//! The brokers' certificates and names are checked, against `tls_ca_file` or else the system's certificates; with the
+//! system's OpenSSL those of the file that the environment variable `SSL_CERT_FILE` names. Brokers have to advertise
+//! names that are in their certificates.
 //!
 //! # Settings
 //! Of a URL, `kafka://user:password@host:9092,host:9092/?topic=orders&group=billing&…`; user and password
@@ -147,6 +166,7 @@ mod poller;
 mod publisher;
 mod shared;
 mod source;
+mod writer;
 
 pub use delivery::{KafkaDelivery, REJECTED_FROM, REJECTED_REASON};
 pub use envelope::{CONTENT_TYPE, ID, KIND, TOMBSTONE};

@@ -2,6 +2,10 @@
 //!
 //! An offset is committed only when every delivery before it, of that partition and that assignment, is
 //! finished. Each assignment has a number of its own; a delivery of a former one changes nothing.
+//!
+//! A topic that is deleted and made again, or a log that is cut off, has its offsets a second time, and the
+//! client goes back within the same assignment. What was taken of the old log says nothing of the new one,
+//! which gets a number, too.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -55,11 +59,14 @@ pub(crate) struct Offsets {
 
 struct Partition {
     assignment: u64,
+    /// The number of the assignment, or of the log that began within it. Commits of another one say nothing.
+    log: u64,
     state: State,
     /// Not finished, or behind one that is not; the oldest first.
     waiting: VecDeque<Waiting>,
     /// The first offset that is not finished, once there is one to commit.
     finished: Option<i64>,
+    /// What the broker has, as far as it is known.
     committed: Option<i64>,
     /// The first offset that was not taken.
     next: Option<i64>,
@@ -84,27 +91,78 @@ struct Waiting {
     finished: bool,
 }
 
+/// An offset to commit.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Commit {
+    pub(crate) place: Place,
+    pub(crate) offset: i64,
+    log: u64,
+}
+
+/// What became of a delivery that the broker sent.
+pub(crate) struct Taken {
+    /// `None`: nothing is to be taken from there.
+    pub(crate) mark: Option<Mark>,
+    /// The offset that should have come, or a later one, if the log has begun again.
+    pub(crate) expected: Option<i64>,
+}
+
+impl Partition {
+    /// What was taken is of a log that is not there any more. The new one is not finished from its first record on:
+    /// so much is committed at once, over what was committed of the old one.
+    fn begin_again(&mut self, log: u64, first: i64) {
+        (self.assignment, self.log) = (log, log);
+        self.waiting.clear();
+        self.committed = None;
+        self.finished = Some(first);
+        if self.state != State::Leaving {
+            // What was given up is gone, too.
+            self.state = State::Open;
+        }
+    }
+
+    fn to_commit(&self) -> Option<i64> {
+        let finished = self.finished;
+        finished.filter(|finished| self.committed != Some(*finished))
+    }
+}
+
 impl Offsets {
-    /// Begins an assignment of a partition, of which so much is committed.
-    pub(crate) fn assign(&mut self, place: Place, committed: Option<i64>) {
+    /// Begins an assignment of a partition.
+    pub(crate) fn assign(&mut self, place: Place) {
         self.assignments += 1;
         let partition = Partition {
             assignment: self.assignments,
+            log: self.assignments,
             state: State::Open,
             waiting: VecDeque::new(),
             finished: None,
-            committed,
-            next: committed,
+            committed: None,
+            next: None,
         };
         self.partitions.insert(place, partition);
     }
 
-    /// Notes a delivery that the broker sent. `None`: nothing is to be taken from there.
-    pub(crate) fn take(&mut self, place: &Place, offset: i64) -> Option<Mark> {
-        let partition = self.partitions.get_mut(place)?;
-        let newest = partition.waiting.back().map(|waiting| waiting.offset);
-        if partition.state != State::Open || newest.is_some_and(|newest| newest >= offset) {
-            return None;
+    /// Notes a delivery that the broker sent.
+    pub(crate) fn take(&mut self, place: &Place, offset: i64) -> Taken {
+        let Some(partition) = self.partitions.get_mut(place) else {
+            return Taken {
+                mark: None,
+                expected: None,
+            };
+        };
+        // Offsets only grow, also while what comes is not taken: a partition that is read again says so first.
+        let expected = partition.next.filter(|next| offset < *next);
+        if expected.is_some() {
+            self.assignments += 1;
+            partition.begin_again(self.assignments, offset);
+            partition.next = Some(offset);
+        }
+        if partition.state != State::Open {
+            return Taken {
+                mark: None,
+                expected,
+            };
         }
         partition.waiting.push_back(Waiting {
             offset,
@@ -113,11 +171,15 @@ impl Offsets {
             finished: false,
         });
         partition.next = Some(offset + 1);
-        Some(Mark {
+        let mark = Mark {
             place: place.clone(),
             assignment: partition.assignment,
             offset,
-        })
+        };
+        Taken {
+            mark: Some(mark),
+            expected,
+        }
     }
 
     /// Notes that a delivery goes to the receiver. `false`: its assignment is over.
@@ -171,13 +233,16 @@ impl Offsets {
         self.partitions.iter().filter_map(of_partition).collect()
     }
 
-    /// Notes that a partition is read again.
-    pub(crate) fn reopen(&mut self, place: &Place) {
+    /// Notes that a partition is read again from this offset. If an earlier delivery was given up meanwhile,
+    /// it has to be read again from that one.
+    pub(crate) fn reopen(&mut self, place: &Place, from: i64) {
         if let Some(partition) = self.partitions.get_mut(place)
             && let State::Rewinding { to, .. } = partition.state
         {
-            partition.state = State::Open;
-            partition.next = Some(to);
+            partition.next = Some(from);
+            if to == from {
+                partition.state = State::Open;
+            }
         }
     }
 
@@ -205,32 +270,38 @@ impl Offsets {
     }
 
     /// What is finished and not committed.
-    pub(crate) fn to_commit(&self) -> Vec<(Place, i64)> {
-        let of_partition = |(place, partition): (&Place, &Partition)| match partition.finished {
-            Some(finished)
-                if partition
-                    .committed
-                    .is_none_or(|committed| committed < finished) =>
-            {
-                Some((place.clone(), finished))
-            }
-            _ => None,
+    pub(crate) fn to_commit(&self) -> Vec<Commit> {
+        let of_partition = |(place, partition): (&Place, &Partition)| {
+            Some(Commit {
+                place: place.clone(),
+                offset: partition.to_commit()?,
+                log: partition.log,
+            })
         };
         self.partitions.iter().filter_map(of_partition).collect()
     }
 
     /// Whether all that is finished of a partition is committed.
     pub(crate) fn is_committed(&self, place: &Place) -> bool {
-        self.partitions.get(place).is_none_or(|partition| {
-            partition.finished.is_none() || partition.committed >= partition.finished
-        })
+        let partition = self.partitions.get(place);
+        partition.is_none_or(|partition| partition.to_commit().is_none())
     }
 
-    /// Notes what the broker has.
-    pub(crate) fn committed(&mut self, place: &Place, offset: i64) {
+    /// Notes what the broker had when the assignment began.
+    pub(crate) fn begins_at(&mut self, place: &Place, offset: i64) {
         if let Some(partition) = self.partitions.get_mut(place) {
-            partition.committed = partition.committed.max(Some(offset));
+            partition.committed = Some(offset);
             partition.next = partition.next.or(Some(offset));
+        }
+    }
+
+    /// Notes that the broker has an offset. What was on its way when its log ended is not what the broker has of the
+    /// next one, and is committed over.
+    pub(crate) fn committed(&mut self, commit: &Commit) {
+        if let Some(partition) = self.partitions.get_mut(&commit.place)
+            && partition.log == commit.log
+        {
+            partition.committed = Some(commit.offset);
         }
     }
 
@@ -255,17 +326,28 @@ mod tests {
     fn assigned() -> (Offsets, Place) {
         let mut offsets = Offsets::default();
         let place = Place::new("orders", 0);
-        offsets.assign(place.clone(), None);
+        offsets.assign(place.clone());
         (offsets, place)
     }
 
     fn take(offsets: &mut Offsets, place: &Place, numbers: &[i64]) -> Vec<Mark> {
         let numbers = numbers.iter();
         let marks: Vec<_> = numbers
-            .map(|offset| offsets.take(place, *offset).unwrap())
+            .map(|offset| offsets.take(place, *offset).mark.unwrap())
             .collect();
         assert!(marks.iter().all(|mark| offsets.hand_out(mark)));
         marks
+    }
+
+    fn due(offsets: &Offsets) -> Vec<i64> {
+        let due = offsets.to_commit().into_iter();
+        due.map(|commit| commit.offset).collect()
+    }
+
+    fn commit(offsets: &mut Offsets) {
+        for commit in offsets.to_commit() {
+            offsets.committed(&commit);
+        }
     }
 
     #[test]
@@ -275,10 +357,10 @@ mod tests {
         assert!(offsets.finish(&marks[1]));
         assert!(offsets.to_commit().is_empty());
         assert!(offsets.finish(&marks[0]));
-        assert_eq!(offsets.to_commit(), [(place.clone(), 5)]);
+        assert_eq!(due(&offsets), [5]);
         assert!(offsets.finish(&marks[2]));
-        assert_eq!(offsets.to_commit(), [(place.clone(), 10)]);
-        offsets.committed(&place, 10);
+        assert_eq!(due(&offsets), [10]);
+        commit(&mut offsets);
         assert!(offsets.to_commit().is_empty() && offsets.is_committed(&place));
     }
 
@@ -287,7 +369,7 @@ mod tests {
         let (mut offsets, place) = assigned();
         let marks = take(&mut offsets, &place, &[3, 4]);
         offsets.remove(&place);
-        offsets.assign(place.clone(), None);
+        offsets.assign(place.clone());
         let again = take(&mut offsets, &place, &[3]);
         assert!(!offsets.finish(&marks[0]));
         assert!(!offsets.finish(&marks[1]));
@@ -295,7 +377,7 @@ mod tests {
         offsets.give_up(&marks[0], Instant::now());
         assert!(offsets.to_commit().is_empty());
         assert!(offsets.finish(&again[0]));
-        assert_eq!(offsets.to_commit(), [(place, 4)]);
+        assert_eq!(due(&offsets), [4]);
     }
 
     #[test]
@@ -306,15 +388,15 @@ mod tests {
         offsets.give_up(&marks[1], now);
         assert!(offsets.finish(&marks[0]), "it was before");
         assert!(!offsets.finish(&marks[2]), "it comes again");
-        assert!(offsets.take(&place, 6).is_none());
+        assert!(offsets.take(&place, 6).mark.is_none());
         assert_eq!(offsets.rewinds(now), [(place.clone(), 4)]);
-        assert_eq!(offsets.to_commit(), [(place.clone(), 4)]);
-        offsets.reopen(&place);
+        assert_eq!(due(&offsets), [4]);
+        offsets.reopen(&place, 4);
         assert!(offsets.rewinds(now).is_empty());
         let again = take(&mut offsets, &place, &[4, 5]);
         assert!(!offsets.finish(&marks[2]), "it is not this one");
         assert!(again.iter().all(|mark| offsets.finish(mark)));
-        assert_eq!(offsets.to_commit(), [(place, 6)]);
+        assert_eq!(due(&offsets), [6]);
     }
 
     #[test]
@@ -328,17 +410,103 @@ mod tests {
     }
 
     #[test]
+    fn one_that_is_given_up_while_others_are_read_again_is_not_passed_over() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4, 5]);
+        let now = Instant::now();
+        offsets.give_up(&marks[2], now);
+        // The client is told to go to 5, and meanwhile:
+        offsets.give_up(&marks[0], now);
+        offsets.reopen(&place, 5);
+        assert!(offsets.take(&place, 5).mark.is_none());
+        assert_eq!(offsets.rewinds(now), [(place.clone(), 3)]);
+        offsets.reopen(&place, 3);
+        let again = take(&mut offsets, &place, &[3, 4, 5]);
+        assert!(again.iter().all(|mark| offsets.finish(mark)));
+        assert_eq!(due(&offsets), [6]);
+    }
+
+    #[test]
+    fn a_log_that_begins_again_is_another_one() {
+        let (mut offsets, place) = assigned();
+        let old = take(&mut offsets, &place, &[4, 5, 6]);
+        assert!(offsets.finish(&old[0]));
+        commit(&mut offsets);
+        let first = offsets.take(&place, 0);
+        assert_eq!(first.expected, Some(7));
+        assert_eq!(due(&offsets), [0], "5 would skip records of the new one");
+        assert!(!offsets.finish(&old[1]) && !offsets.finish(&old[2]));
+        offsets.give_up(&old[1], Instant::now());
+        assert!(offsets.rewinds(Instant::now()).is_empty());
+        commit(&mut offsets);
+        let more = take(&mut offsets, &place, &[1]);
+        assert!(offsets.finish(&first.mark.unwrap()));
+        assert_eq!(due(&offsets), [1], "although the old one was at 5");
+        commit(&mut offsets);
+        assert!(due(&offsets).is_empty() && offsets.is_committed(&place));
+        assert!(offsets.finish(&more[0]));
+        assert_eq!(due(&offsets), [2]);
+    }
+
+    #[test]
+    fn a_log_that_is_shorter_than_what_is_committed_is_another_one() {
+        let (mut offsets, place) = assigned();
+        offsets.begins_at(&place, 7);
+        assert_eq!(offsets.take(&place, 2).expected, Some(7));
+        assert_eq!(due(&offsets), [2]);
+    }
+
+    #[test]
+    fn a_commit_of_the_old_log_that_was_on_its_way_is_committed_over() {
+        let (mut offsets, place) = assigned();
+        let old = take(&mut offsets, &place, &[4]);
+        assert!(offsets.finish(&old[0]));
+        let on_its_way = offsets.to_commit();
+        take(&mut offsets, &place, &[0]);
+        offsets.committed(&on_its_way[0]);
+        assert_eq!(due(&offsets), [0]);
+        // One of a former assignment, too.
+        commit(&mut offsets);
+        offsets.assign(place.clone());
+        offsets.begins_at(&place, 0);
+        offsets.committed(&on_its_way[0]);
+        assert!(due(&offsets).is_empty());
+        take(&mut offsets, &place, &[0]);
+    }
+
+    #[test]
+    fn a_log_that_begins_again_ends_what_was_to_be_read_again() {
+        let (mut offsets, place) = assigned();
+        let old = take(&mut offsets, &place, &[4, 5]);
+        offsets.give_up(&old[1], Instant::now());
+        let taken = offsets.take(&place, 0);
+        assert!(taken.mark.is_some(), "it would be passed over");
+        assert!(offsets.rewinds(Instant::now()).is_empty());
+    }
+
+    #[test]
+    fn a_leaving_partition_does_not_wait_for_an_old_log() {
+        let (mut offsets, place) = assigned();
+        let old = take(&mut offsets, &place, &[4]);
+        offsets.leave(&place);
+        assert!(offsets.take(&place, 0).mark.is_none());
+        assert_eq!(offsets.in_flight(&place), 0);
+        assert!(!offsets.finish(&old[0]));
+        assert_eq!(due(&offsets), [0]);
+    }
+
+    #[test]
     fn a_leaving_partition_waits_only_for_what_was_handed_out() {
         let (mut offsets, place) = assigned();
         let marks = take(&mut offsets, &place, &[3]);
-        let not_handed_out = offsets.take(&place, 4).unwrap();
+        let not_handed_out = offsets.take(&place, 4).mark.unwrap();
         offsets.leave(&place);
         assert!(!offsets.hand_out(&not_handed_out));
-        assert!(offsets.take(&place, 5).is_none());
+        assert!(offsets.take(&place, 5).mark.is_none());
         assert_eq!(offsets.in_flight(&place), 1);
         assert!(offsets.finish(&marks[0]));
         assert_eq!(offsets.in_flight(&place), 0);
-        assert_eq!(offsets.to_commit(), [(place, 4)]);
+        assert_eq!(due(&offsets), [4]);
     }
 
     #[test]

@@ -125,8 +125,8 @@ impl Connection {
         self
     }
 
-    /// Whether to connect over TLS, which needs a build of `rdkafka` with it (its Cargo feature `ssl` or
-    /// `ssl-vendored`). Certificates and names are checked.
+    /// Whether to connect over TLS, which needs the Cargo feature `tls`, or `ssl-vendored` of `rdkafka`.
+    /// Certificates and names are checked.
     #[must_use]
     pub fn tls(mut self, tls: bool) -> Self {
         self.tls = tls;

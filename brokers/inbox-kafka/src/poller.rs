@@ -29,10 +29,10 @@ use crate::{
     KafkaOptions, Start,
     committer::Committer,
     context::{Consumer, Context, Event, assign, unassign},
-    delivery::{KafkaDelivery, Rejecter},
-    envelope::{Original, read},
+    delivery::{KafkaDelivery, Rejecter, bytes},
+    envelope::{Original, UNREADABLE, is_readable, read},
     error::{is_fatal, is_outage, outage, source_error},
-    offsets::Place,
+    offsets::{Commit, Place},
     shared::{Shared, Ticket},
 };
 
@@ -61,12 +61,12 @@ pub(crate) struct Poller {
     supply: Supply,
     mapping: Arc<Mapping>,
     rejecter: Arc<Rejecter>,
-    max_unacknowledged: usize,
+    flow: Flow,
     revoke_wait: Duration,
     start: Start,
     leaving: Vec<Leaving>,
     /// The commit that is on its way.
-    committing: Option<Vec<(Place, i64)>>,
+    committing: Option<Vec<Commit>>,
     commit_again: Instant,
 }
 
@@ -103,7 +103,7 @@ impl Poller {
             supply,
             mapping,
             rejecter,
-            max_unacknowledged: flow.max_unacknowledged.max(1),
+            flow,
             revoke_wait: options.revoke_wait,
             start: options.start,
             queues: VecDeque::new(),
@@ -185,7 +185,7 @@ impl Poller {
             };
             let thread = thread::current();
             queue.set_nonempty_callback(move || thread.unpark());
-            self.shared.offsets().assign(place.clone(), None);
+            self.shared.offsets().assign(place.clone());
             self.queues.push_back((place.clone(), queue));
         }
         assign(&self.consumer, partitions).map_err(|error| source_error("assigning", &error))?;
@@ -207,7 +207,7 @@ impl Poller {
         for element in committed.elements() {
             let place = Place::new(element.topic(), element.partition());
             match element.offset() {
-                Offset::Offset(offset) => self.shared.offsets().committed(&place, offset),
+                Offset::Offset(offset) => self.shared.offsets().begins_at(&place, offset),
                 _ => without.push(place),
             }
         }
@@ -289,7 +289,7 @@ impl Poller {
             return;
         }
         let mut partitions = TopicPartitionList::with_capacity(finished.len());
-        for (place, offset) in &finished {
+        for Commit { place, offset, .. } in &finished {
             let offset = Offset::Offset(*offset);
             let added = partitions.add_partition_offset(&place.topic, place.partition, offset);
             if let Err(error) = added {
@@ -306,8 +306,8 @@ impl Poller {
         match done {
             Ok(()) => {
                 let mut offsets = self.shared.offsets();
-                for (place, offset) in asked {
-                    offsets.committed(&place, offset);
+                for commit in &asked {
+                    offsets.committed(commit);
                 }
             }
             Err(error) => {
@@ -329,7 +329,7 @@ impl Poller {
             self.consumer
                 .seek(topic, place.partition, offset, ASK_LIMIT)
                 .map_err(|error| source_error("reading again", &error))?;
-            self.shared.offsets().reopen(&place);
+            self.shared.offsets().reopen(&place, to);
         }
         Ok(())
     }
@@ -354,7 +354,7 @@ impl Poller {
         queue: &PartitionQueue<Context>,
     ) -> Result<bool, SourceError> {
         for taken in 0..TURN {
-            if self.shared.deliveries() >= self.max_unacknowledged {
+            if !self.has_room() {
                 return Ok(false);
             }
             match queue.poll(Duration::ZERO) {
@@ -372,22 +372,44 @@ impl Poller {
         Ok(true)
     }
 
+    /// One delivery always has.
+    fn has_room(&self) -> bool {
+        let Flow {
+            max_unacknowledged: most,
+            max_unacknowledged_bytes: most_bytes,
+            ..
+        } = self.flow;
+        self.shared.deliveries() < most.max(1) && self.shared.bytes() < most_bytes.max(1)
+    }
+
     fn outage(&self, error: &KafkaError) -> SourceError {
         let failed_connection = self.consumer.context().failed_connection();
         outage(error, failed_connection.as_deref())
     }
 
     fn accept(&self, place: &Place, message: &BorrowedMessage<'_>) {
-        let mark = self.shared.offsets().take(place, message.offset());
-        let Some(mark) = mark else {
+        let offset = message.offset();
+        let taken = self.shared.offsets().take(place, offset);
+        if let Some(expected) = taken.expected {
+            tracing::warn!(
+                %place, offset, expected,
+                "the log begins again: the topic was made again, or the log cut off; what was in flight of it commits nothing"
+            );
+        }
+        let Some(mark) = taken.mark else {
             return; // It is not this member's any more, or will come again.
         };
+        let readable = is_readable(message.headers());
+        let envelope = read(message, readable);
+        let original = Original::of(message, readable);
+        let ticket = Ticket::new(&self.shared, mark, bytes(&envelope, original.as_deref()));
         let delivery = KafkaDelivery::new(
-            read(message),
-            Original::of(message),
+            envelope,
+            original,
+            (!readable).then_some(UNREADABLE),
             self.mapping.clone(),
             self.rejecter.clone(),
-            Ticket::new(&self.shared, mark),
+            ticket,
         );
         // Where the source is gone, the delivery is given up.
         let _ = self.supply.send(Ok(delivery));
@@ -420,7 +442,19 @@ impl Poller {
             one.deadline = Instant::now();
         }
         self.let_go();
+        self.give_up_all();
+        // Otherwise brokers are away, and the last to hold the consumer ends it.
+        if self.committing.is_none() {
+            self.committer.end();
+        }
+    }
+
+    /// Lets everything go, so that the client can end: it waits until all that was revoked is let go.
+    fn give_up_all(&mut self) {
         self.consumer.context().close();
+        for one in std::mem::take(&mut self.leaving) {
+            unassign(&self.consumer, &one.partitions);
+        }
         // What came between the last look and now.
         for event in self.consumer.context().take_events() {
             match event {
@@ -435,11 +469,13 @@ impl Poller {
         for place in offsets.places() {
             offsets.remove(&place);
         }
-        drop(offsets);
-        // Otherwise brokers are away, and the last to hold the consumer ends it.
-        if self.committing.is_none() {
-            self.committer.end();
-        }
+    }
+}
+
+impl Drop for Poller {
+    /// After a panic, too: a client that does not end keeps its partitions from all others.
+    fn drop(&mut self) {
+        self.give_up_all();
     }
 }
 

@@ -1,15 +1,10 @@
 //! The way out: an idempotent producer.
 
-use std::{
-    fmt,
-    sync::{Mutex, PoisonError},
-    time::Duration,
-};
+use std::{fmt, time::Duration};
 
 use inbox_api::Result;
 use inbox_source::{Envelope, Publisher, SourceError};
 use rdkafka::{
-    config::FromClientConfig as _,
     error::{KafkaError, RDKafkaErrorCode},
     producer::{FutureProducer, FutureRecord, future_producer::DeliveryFuture},
 };
@@ -18,10 +13,11 @@ use tokio::time::{Instant, sleep};
 use crate::{
     Connection,
     envelope::{headers, is_tombstone},
-    error::{is_fatal, source_error},
     options::invalid,
+    writer::Writer,
 };
 
+const DOING: &str = "publishing";
 /// How long it waits before it looks whether the client's queue has room again.
 const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 
@@ -38,7 +34,7 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 pub struct KafkaPublisher {
     connection: Connection,
     limit: Duration,
-    producer: Mutex<Option<FutureProducer>>,
+    writer: Writer,
 }
 
 impl KafkaPublisher {
@@ -48,7 +44,7 @@ impl KafkaPublisher {
         Self {
             connection,
             limit: Duration::from_secs(30),
-            producer: Mutex::default(),
+            writer: Writer::default(),
         }
     }
 
@@ -87,16 +83,12 @@ impl KafkaPublisher {
     }
 
     fn producer(&self) -> std::result::Result<FutureProducer, SourceError> {
-        let mut producer = self.producer.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(producer) = &*producer {
-            return Ok(producer.clone());
-        }
-        let mut config = self.connection.producer_config(self.limit);
-        config.set("partitioner", "murmur2_random");
-        config.set("linger.ms", "1");
-        let made = FutureProducer::from_config(&config)
-            .map_err(|error| source_error("publishing", &error))?;
-        Ok(producer.insert(made).clone())
+        self.writer.get(DOING, || {
+            let mut config = self.connection.producer_config(self.limit);
+            config.set("partitioner", "murmur2_random");
+            config.set("linger.ms", "1");
+            config
+        })
     }
 
     /// Puts a message into the client's queue, as soon as there is room.
@@ -135,23 +127,6 @@ impl KafkaPublisher {
             }
         }
     }
-
-    /// An answer of the client. A producer that has failed for good makes way for a new one.
-    fn answer(
-        &self,
-        result: std::result::Result<(), KafkaError>,
-    ) -> std::result::Result<(), SourceError> {
-        let Err(error) = result else {
-            return Ok(());
-        };
-        if is_fatal(&error) {
-            *self.producer.lock().unwrap_or_else(PoisonError::into_inner) = None;
-            return Err(SourceError::transient(format!(
-                "publishing: {error}; the next message gets a new producer"
-            )));
-        }
-        Err(source_error("publishing", &error))
-    }
 }
 
 impl Publisher for KafkaPublisher {
@@ -159,11 +134,8 @@ impl Publisher for KafkaPublisher {
         let producer = match self.producer() {
             Ok(producer) => producer,
             Err(error) => {
-                let again = || match error.is_transient() {
-                    true => SourceError::transient(error.to_string()),
-                    false => SourceError::permanent(error.to_string()),
-                };
-                return messages.iter().map(|_| Err(again())).collect();
+                let again = |_| Err(SourceError::transient(error.to_string()));
+                return messages.iter().map(again).collect();
             }
         };
         let deadline = Instant::now() + self.limit;
@@ -181,7 +153,7 @@ impl Publisher for KafkaPublisher {
                     Err(_) => Err(KafkaError::Canceled),
                 },
             };
-            answers.push(self.answer(result));
+            answers.push(result.map_err(|error| self.writer.failed(DOING, &producer, &error)));
         }
         answers
     }

@@ -21,6 +21,8 @@ pub(crate) struct Shared {
     offsets: Mutex<Offsets>,
     /// Deliveries that exist, wherever they are.
     deliveries: AtomicUsize,
+    /// What they hold.
+    bytes: AtomicUsize,
     lag: AtomicU64,
     stopping: AtomicBool,
     thread: Mutex<Option<Thread>>,
@@ -31,6 +33,7 @@ impl Shared {
         Self {
             offsets: Mutex::default(),
             deliveries: AtomicUsize::new(0),
+            bytes: AtomicUsize::new(0),
             lag: AtomicU64::new(UNKNOWN),
             stopping: AtomicBool::new(false),
             thread: Mutex::default(),
@@ -44,6 +47,11 @@ impl Shared {
 
     pub(crate) fn deliveries(&self) -> usize {
         self.deliveries.load(Ordering::Acquire)
+    }
+
+    /// The bytes that they hold.
+    pub(crate) fn bytes(&self) -> usize {
+        self.bytes.load(Ordering::Acquire)
     }
 
     pub(crate) fn lag(&self) -> Option<u64> {
@@ -91,15 +99,19 @@ impl fmt::Debug for Shared {
 pub(crate) struct Ticket {
     shared: Arc<Shared>,
     mark: Mark,
+    bytes: usize,
     open: bool,
 }
 
 impl Ticket {
-    pub(crate) fn new(shared: &Arc<Shared>, mark: Mark) -> Self {
+    /// Of a delivery that holds so many bytes.
+    pub(crate) fn new(shared: &Arc<Shared>, mark: Mark, bytes: usize) -> Self {
         shared.deliveries.fetch_add(1, Ordering::AcqRel);
+        shared.bytes.fetch_add(bytes, Ordering::AcqRel);
         Self {
             shared: shared.clone(),
             mark,
+            bytes,
             open: true,
         }
     }
@@ -130,6 +142,7 @@ impl Drop for Ticket {
             let now = Instant::now();
             self.shared.offsets().give_up(&self.mark, now);
         }
+        self.shared.bytes.fetch_sub(self.bytes, Ordering::AcqRel);
         self.shared.deliveries.fetch_sub(1, Ordering::AcqRel);
         if self.open {
             self.shared.wake();

@@ -2,7 +2,7 @@
 
 use std::error::Error;
 use std::net::TcpStream;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use rdkafka::admin::{AdminClient, AdminOptions, NewTopic, TopicReplication};
 use rdkafka::client::DefaultClientContext;
@@ -27,12 +27,23 @@ pub(crate) fn write(port: u16, word: &str) -> Result<(), Failure> {
 
 /// The newest word.
 pub(crate) fn read(port: u16) -> Result<String, Failure> {
-    let consumer: BaseConsumer = config(port)?.set("group.id", "reader").create()?;
+    let consumer: BaseConsumer = config(port)?
+        .set("group.id", "reader")
+        .set("enable.auto.commit", "false")
+        .create()?;
     let (_, end) = consumer.fetch_watermarks(TOPIC, 0, LIMIT)?;
     let mut newest = TopicPartitionList::new();
     newest.add_partition_offset(TOPIC, 0, Offset::Offset(end - 1))?;
     consumer.assign(&newest)?;
-    let record = consumer.poll(LIMIT).ok_or("no record came")??;
+    let deadline = Instant::now() + LIMIT;
+    let record = loop {
+        // It also ends without a record when the client has called back, whatever the limit.
+        match consumer.poll(LIMIT) {
+            Some(record) => break record?,
+            None if Instant::now() > deadline => return Err("no record came".into()),
+            None => {}
+        }
+    };
     Ok(String::from_utf8(
         record.payload().unwrap_or_default().to_vec(),
     )?)

@@ -3,7 +3,7 @@
 use std::{
     error::Error as StdError,
     sync::{LazyLock, Mutex, OnceLock, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use inbox_kafka::{Connection, KafkaOptions, KafkaPublisher, Rejections};
@@ -24,6 +24,8 @@ pub(crate) type Outcome = Result<(), Failure>;
 
 /// How long one question may take.
 const LIMIT: Duration = Duration::from_secs(20);
+/// How long the records of a partition may take.
+const READ_LIMIT: Duration = Duration::from_secs(60);
 
 static SERVER: LazyLock<Result<Option<Kafka>, Failure>> = LazyLock::new(|| {
     let server = require_or_skip(Kind::Kafka)?;
@@ -139,6 +141,40 @@ impl Kafka {
         Ok(())
     }
 
+    /// Deletes a topic and makes it again, with one partition.
+    pub(crate) async fn create_again(&self, topic: &str) -> Outcome {
+        let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&self.config())?;
+        let options = AdminOptions::new().operation_timeout(Some(LIMIT));
+        for deleted in admin.delete_topics(&[topic], &options).await? {
+            deleted.map_err(|(topic, code)| format!("{topic}: {code}"))?;
+        }
+        let deadline = Instant::now() + LIMIT;
+        loop {
+            let topics = [NewTopic::new(topic, 1, TopicReplication::Fixed(1))];
+            let made = admin.create_topics(&topics, &options).await?.remove(0);
+            match made {
+                Ok(_) => return Ok(()),
+                Err((topic, code)) if Instant::now() > deadline => {
+                    return Err(format!("{topic}: {code}").into());
+                }
+                Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
+            }
+        }
+    }
+
+    /// Sends these by a producer of their own, which knows nothing of a former topic of the name.
+    pub(crate) async fn publish_texts(&self, topic: &str, texts: &[&str]) -> Outcome {
+        let publisher = KafkaPublisher::new(self.connection()).timeout(Duration::from_secs(60));
+        let texts = texts.iter();
+        let messages: Vec<_> = texts
+            .map(|text| Envelope::new(topic, (*text).to_owned()))
+            .collect();
+        for answer in publisher.publish(&messages).await {
+            answer?;
+        }
+        Ok(())
+    }
+
     pub(crate) async fn publish(&self, topic: &str, messages: &[Envelope]) -> Outcome {
         let mut messages = messages.to_vec();
         for message in &mut messages {
@@ -168,10 +204,10 @@ impl Kafka {
     /// What the group of the topic's name has committed of each partition, and where each begins and ends. A
     /// server that has just begun does not know it yet.
     pub(crate) fn offsets(&self, topic: &str) -> Result<Vec<Place>, Failure> {
-        let deadline = std::time::Instant::now() + LIMIT;
+        let deadline = Instant::now() + LIMIT;
         loop {
             match self.ask_offsets(topic) {
-                Err(_) if std::time::Instant::now() < deadline => {
+                Err(_) if Instant::now() < deadline => {
                     std::thread::sleep(Duration::from_millis(200));
                 }
                 asked => return asked,
@@ -218,13 +254,13 @@ impl Kafka {
     }
 
     pub(crate) async fn until(&self, topic: &str, wanted: impl Fn(&[Place]) -> bool) -> Outcome {
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         loop {
             let places = tokio::task::block_in_place(|| self.offsets(topic))?;
             if wanted(&places) {
                 return Ok(());
             }
-            if std::time::Instant::now() > deadline {
+            if Instant::now() > deadline {
                 return Err(format!("in the end the offsets are {places:?}").into());
             }
             tokio::time::sleep(Duration::from_millis(100)).await;
@@ -234,7 +270,8 @@ impl Kafka {
     /// All records of a topic.
     pub(crate) fn records(&self, topic: &str) -> Result<Vec<OwnedMessage>, Failure> {
         let mut config = self.config();
-        let reader: BaseConsumer = config.set("group.id", "reader").create()?;
+        config.set("group.id", "reader");
+        let reader: BaseConsumer = config.set("enable.auto.commit", "false").create()?;
         let mut records = Vec::new();
         for (partition, place) in self.offsets(topic)?.iter().enumerate() {
             let partition = i32::try_from(partition)?;
@@ -242,10 +279,16 @@ impl Kafka {
             from.add_partition_offset(topic, partition, Offset::Beginning)?;
             reader.assign(&from)?;
             let mut next = place.low;
+            let deadline = Instant::now() + READ_LIMIT;
             while next < place.high {
-                let record = reader.poll(LIMIT).ok_or("no record came")??;
-                next = record.offset() + 1;
-                records.push(record.detach());
+                // It also ends without a record when the client has called back, whatever the limit.
+                if let Some(record) = reader.poll(READ_LIMIT) {
+                    let record = record?;
+                    next = record.offset() + 1;
+                    records.push(record.detach());
+                } else if Instant::now() > deadline {
+                    return Err(format!("no record {next} of {topic} came: {place:?}").into());
+                }
             }
         }
         Ok(records)

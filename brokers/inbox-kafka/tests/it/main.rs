@@ -6,4 +6,7 @@
 
 mod conformance;
 mod harness;
+mod panics;
+mod recreated;
 mod source;
+mod wire;

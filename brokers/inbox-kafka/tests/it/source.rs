@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use crate::harness::{Failure, Kafka, Outcome, dead};
+use crate::{
+    harness::{Failure, Kafka, Outcome, dead},
+    wire,
+};
 use inbox_kafka::{
     KafkaDelivery, KafkaOptions, KafkaPublisher, KafkaSource, REJECTED_FROM, REJECTED_REASON,
     Rejections, TOMBSTONE,
@@ -13,7 +16,9 @@ use inbox_source::{
 use rdkafka::{
     ClientConfig, Message as _,
     message::{Header, Headers as _, OwnedHeaders},
+    mocking::MockCluster,
     producer::{FutureProducer, FutureRecord, Producer as _},
+    types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use tokio::time::{sleep, timeout};
 
@@ -26,12 +31,12 @@ fn mapping() -> Mapping {
     Mapping::new("billing").unwrap()
 }
 
-fn open(options: KafkaOptions) -> KafkaSource {
+pub(crate) fn open(options: KafkaOptions) -> KafkaSource {
     KafkaSource::new(options, mapping()).unwrap()
 }
 
 /// The next delivery, through outages.
-async fn next(source: &mut KafkaSource) -> Result<KafkaDelivery, Failure> {
+pub(crate) async fn next(source: &mut KafkaSource) -> Result<KafkaDelivery, Failure> {
     let next = async {
         loop {
             match source.next().await {
@@ -44,7 +49,10 @@ async fn next(source: &mut KafkaSource) -> Result<KafkaDelivery, Failure> {
     timeout(LIMIT, next).await?
 }
 
-async fn take(source: &mut KafkaSource, count: usize) -> Result<Vec<KafkaDelivery>, Failure> {
+pub(crate) async fn take(
+    source: &mut KafkaSource,
+    count: usize,
+) -> Result<Vec<KafkaDelivery>, Failure> {
     let mut deliveries = Vec::new();
     while deliveries.len() < count {
         deliveries.push(next(source).await?);
@@ -60,11 +68,11 @@ fn text(delivery: &KafkaDelivery) -> String {
     String::from_utf8_lossy(&delivery.envelope().payload).into_owned()
 }
 
-fn texts(deliveries: &[KafkaDelivery]) -> Vec<String> {
+pub(crate) fn texts(deliveries: &[KafkaDelivery]) -> Vec<String> {
     deliveries.iter().map(text).collect()
 }
 
-async fn acknowledge(run: Vec<KafkaDelivery>) {
+pub(crate) async fn acknowledge(run: Vec<KafkaDelivery>) {
     assert!(KafkaDelivery::acknowledge_all(run).await.is_empty());
 }
 
@@ -253,6 +261,66 @@ async fn a_dead_letter_that_cannot_be_written_keeps_the_offset() -> Outcome {
     Ok(())
 }
 
+/// The client panics when it is asked for such a name.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_header_whose_name_is_no_text_is_no_message_and_holds_nothing_up() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "odd-header";
+    kafka.create(topic, 1).await?;
+    wire::produce(
+        &kafka.servers,
+        topic,
+        b"key",
+        b"body",
+        (b"odd-\xff\xfe", b"value"),
+    )?;
+    kafka.publish_numbers(topic, 1, 1).await?;
+    let mut source = open(kafka.options(topic));
+    let odd = next(&mut source).await?;
+    let refused = odd.message().unwrap_err();
+    assert!(refused.reason().contains("header"), "{refused}");
+    assert_eq!(odd.raw().unwrap().payload(), "body");
+    assert_eq!(odd.envelope().key.as_deref(), Some("key"));
+    odd.reject(refused).await?;
+    let behind = next(&mut source).await?;
+    assert_eq!(text(&behind), "1");
+    acknowledge(vec![behind]).await;
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, Some(2));
+    let letter = kafka.records(&dead(topic))?.remove(0);
+    assert_eq!(letter.key(), Some(&b"key"[..]));
+    assert_eq!(letter.payload(), Some(&b"body"[..]));
+    Ok(())
+}
+
+/// A producer that has failed for good takes nothing more, however often it is asked.
+#[tokio::test(flavor = "multi_thread")]
+async fn dead_letters_get_a_new_producer_when_theirs_has_failed_for_good() -> Outcome {
+    let brokers = MockCluster::new(1)?;
+    let kafka = Kafka::at(&brokers.bootstrap_servers());
+    let topic = "fatal";
+    for name in [topic, &dead(topic)] {
+        brokers.create_topic(name, 1, 1)?;
+    }
+    kafka.publish_numbers(topic, 1, 1).await?;
+    let mut source = open(kafka.options(topic));
+    let delivery = next(&mut source).await?;
+    brokers.request_errors(
+        RDKafkaApiKey::InitProducerId,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED],
+    );
+    let refused = delivery.reject(Rejection::new("no")).await.unwrap_err();
+    let again = next(&mut source).await?;
+    assert_eq!(text(&again), "1");
+    again.reject(Rejection::new("no")).await?;
+    assert!(refused.is_transient(), "{refused}");
+    source.close().await?;
+    assert_eq!(kafka.records(&dead(topic))?.len(), 1);
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_stops_the_source_if_so_decided() -> Outcome {
     let Some(kafka) = Kafka::shared()? else {
@@ -315,6 +383,37 @@ async fn no_more_is_taken_than_the_flow_allows() -> Outcome {
     held.push(next(&mut source).await?);
     assert!(is_quiet(&mut source).await);
     drop(held);
+    source.close().await?;
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn no_more_bytes_are_taken_than_the_flow_allows() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "flow-of-bytes";
+    kafka.create(topic, 2).await?;
+    let record = |number: u8| {
+        let mut record = Envelope::new(topic, vec![number; 100_000]);
+        record.key = Some(number.to_string());
+        record
+    };
+    let records: Vec<_> = (0..10).map(record).collect();
+    kafka.publish(topic, &records).await?;
+    let mut source = open(kafka.options(topic));
+    source.set_flow(Flow::new(1000, 500).with_max_unacknowledged_bytes(250_000));
+    let mut held = take(&mut source, 3).await?;
+    assert!(is_quiet(&mut source).await);
+    acknowledge(vec![held.remove(0)]).await;
+    held.push(next(&mut source).await?);
+    assert!(is_quiet(&mut source).await);
+    drop(held);
+    source.close().await?;
+    // One is always taken.
+    let mut source = open(kafka.options(topic));
+    source.set_flow(Flow::new(1000, 500).with_max_unacknowledged_bytes(1));
+    drop(next(&mut source).await?);
     source.close().await?;
     Ok(())
 }
