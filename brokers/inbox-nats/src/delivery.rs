@@ -18,6 +18,8 @@ const REASONS_SINCE: (i64, i64, i64) = (2, 10, 4);
 pub struct NatsDelivery {
     pub(crate) envelope: Envelope,
     pub(crate) headers: Option<HeaderMap>,
+    /// All headers as base64, where the client does not read them.
+    pub(crate) unreadable: Option<String>,
     pub(crate) ticket: Ticket,
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) session: Arc<Session>,
@@ -25,6 +27,11 @@ pub struct NatsDelivery {
 
 impl Delivery for NatsDelivery {
     fn message(&self) -> Result<Message, Rejection> {
+        if self.unreadable.is_some() {
+            return Err(Rejection::new(
+                "it has a header that is not UTF-8, or is no name and value",
+            ));
+        }
         self.mapping.message(&self.envelope)
     }
 
@@ -109,6 +116,9 @@ impl NatsDelivery {
         headers.insert("Nats-Msg-Id", format!("dead-letter:{position}"));
         headers.insert("Inbox-Rejection", line(why.reason()));
         headers.insert("Inbox-Subject", self.envelope.address.as_str());
+        if let Some(all) = &self.unreadable {
+            headers.insert("Inbox-Headers", all.as_str());
+        }
         let payload = self.envelope.payload.clone();
         let sent = self
             .session

@@ -34,7 +34,7 @@ pub(crate) fn envelope(message: &Message, info: &Info<'_>, created: i128) -> Env
     envelope
 }
 
-fn position(stream: &str, created: i128, sequence: u64) -> String {
+pub(crate) fn position(stream: &str, created: i128, sequence: u64) -> String {
     format!("{stream}@{created}/{sequence}")
 }
 
@@ -58,6 +58,11 @@ fn add_headers(envelope: &mut Envelope, headers: &HeaderMap) {
             }
         }
     }
+    add_names(envelope);
+}
+
+/// What headers say that have a meaning here.
+pub(crate) fn add_names(envelope: &mut Envelope) {
     envelope.id = envelope.header(ID).map(String::from);
     envelope.kind = envelope.header(KIND).map(String::from);
     envelope.key = envelope.header(KEY).map(String::from);

@@ -62,9 +62,9 @@ impl Held {
         taken
     }
 
-    pub(crate) fn take_all(&self) -> Vec<Subject> {
+    pub(crate) fn take_all(&self) -> Vec<Ticket> {
         let all = std::mem::take(&mut *self.lock());
-        all.into_keys().map(|(_, reply)| reply).collect()
+        all.into_keys().collect()
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<Ticket, bool>> {

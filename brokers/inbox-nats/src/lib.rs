@@ -45,21 +45,22 @@
 //! - **What waits for a slow store is not given to others**: each delivery's time-out is extended (`+WPI`) every
 //!   third of the consumer's `ack_wait`, for as long as the source lives. What the client has and the receiver has not
 //!   taken yet is not extended.
-//! - **A delivery of a former connection acknowledges nothing**: acknowledging it fails, and says why. What the source had
-//!   over the former connection is given back over the next one, so that it comes again at once, not after `ack_wait`.
-//!   What the server had sent and the client never got comes again after `ack_wait`; so does what a killed process had.
+//! - **A delivery of a former connection acknowledges nothing**: acknowledging it fails, and says why. What the
+//!   source had over the former connection is given back over the next one, so that it comes again at once, not
+//!   after `ack_wait`. What the server had sent and the client never got comes again after `ack_wait`; so does
+//!   what a killed process had.
 //! - A delivery that is dropped is given back at once.
 //!
 //! Order: messages come in the order of the stream while nothing comes again. One that does comes later than its
 //! successors, also of the same key. Where order has to survive that, create the consumer with `max_ack_pending` of 1.
 //!
 //! # The consumer
-//! The stream has to be there. The consumer is durable, pulls and acknowledges explicitly. One that acknowledges
-//! otherwise, pushes, delivers headers only, is deleted when unused, or has another limit of deliveries is refused
-//! with the reason, for good. With [`create`](NatsOptions::create) a consumer that is not there is created, without a limit
-//! of what may be unacknowledged over all sources (`max_ack_pending`); so is one that was deleted, and then the whole
-//! stream comes again, of which the inbox refuses what it still has the keys of. Without it, that is a permanent
-//! error. A consumer that is there keeps its settings.
+//! The stream has to be there. The consumer is durable, pulls and acknowledges explicitly. One that
+//! acknowledges otherwise, pushes, delivers headers only, is deleted when unused, or has another limit of
+//! deliveries is refused with the reason, for good. With [`create`](NatsOptions::create) a consumer that is not
+//! there is created, without a limit of what may be unacknowledged over all sources (`max_ack_pending`); so is
+//! one that was deleted, and then the whole stream comes again, of which the inbox refuses what it still has
+//! the keys of. Without it, that is a permanent error. A consumer that is there keeps its settings.
 //!
 //! # Mapping
 //! What a [`Mapping`](inbox_source::Mapping) finds in a message:
@@ -80,19 +81,33 @@
 //!
 //! # Flow control
 //! The source asks the server for as many messages as the receiver's `max_unacknowledged` leaves room for, and for
-//! more when a quarter of that is free again. The client holds nothing else, so other sources of the consumer get the rest.
+//! more when a quarter of that is free again; never for more, nor for longer, than the consumer allows (`max_batch`,
+//! `max_expires`). The client holds nothing else, so other sources of the consumer get the rest.
 //!
 //! # Rejection
 //! A rejected message is terminated, with the reason on servers since 2.10.4. The server publishes
 //! `$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.<stream>.<consumer>`, which nobody keeps unless a stream does.
-//! With [`dead_letters`](NatsOptions::dead_letters) it is first sent to that subject, with the headers `Inbox-Rejection` and
-//! `Inbox-Subject`; if that fails it is not terminated, and comes again. With `keep_rejected` of the receiver it is
-//! kept in the inbox instead, with its bytes.
+//! With [`dead_letters`](NatsOptions::dead_letters) it is first sent to that subject, with the headers
+//! `Inbox-Rejection` and `Inbox-Subject`; if that fails it is not terminated, and comes again. With
+//! `keep_rejected` of the receiver it is kept in the inbox instead, with its bytes.
+//!
+//! A subject for dead letters that the consumer gets itself is refused, for good: each would be rejected again.
+//!
+//! # Headers that the client does not read
+//! Servers keep headers of any bytes. At one that is not UTF-8, whose name has a space, or that is no name and
+//! value, NATS's client ends the connection. The source then looks at what the server waits for, one by one and
+//! for five seconds at most, hands such a message out as one that is no message (see [Rejection](#rejection)),
+//! and goes on. What was sent behind it comes again after `ack_wait`; no delivery is lost. The account needs
+//! the right to publish to `$JS.API.STREAM.MSG.GET.<stream>`, without which the connection is lost again each
+//! time that the message comes; behind such a loss one message is asked for first, so that others get through.
+//! In its dead letter and with `keep_rejected`, all its headers are in `Inbox-Headers` or `headers-bin`, as
+//! base64. A subject that is not UTF-8 is not told, and the connection is lost again and again.
 //!
 //! # Errors and reconnecting
-//! A lost connection is a transient error, and so is a server that is silent for nine seconds; the next call connects
-//! again and looks for stream and consumer. A wrong password, a stream that is not there, and a consumer that does not fit
-//! are permanent.
+//! A lost connection is a transient error, and so is a server that is silent for nine seconds; the next call
+//! connects again and looks for stream and consumer. A wrong password, a stream that is not there, and a
+//! consumer that does not fit are permanent. For the publisher a wrong password is transient, as it is no fault
+//! of the message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) asks for no more, gives back what was not acknowledged, to be delivered
@@ -101,9 +116,10 @@
 //! `ack_wait`. Dropping the source leaves what it had to `ack_wait`.
 //!
 //! # TLS
-//! `tls://` is TLS with rustls, after the server's greeting (not with `handshake_first`). The server's certificate is checked
-//! against the system's, or those of the file that the environment variable `SSL_CERT_FILE` names. With `nats://` the connection
-//! is encrypted where the server asks for it, and else it is not. A certificate that is refused is a transient error, which says why.
+//! `tls://` is TLS with rustls, after the server's greeting (not with `handshake_first`). The server's
+//! certificate is checked against the system's, or those of the file that the environment variable
+//! `SSL_CERT_FILE` names. With `nats://` the connection is encrypted where the server asks for it, and else it
+//! is not. A certificate that is refused is a transient error, which says why.
 //!
 //! # What is not there
 //! Client certificates, credential files and NKeys, and several servers in one URL.
@@ -140,6 +156,7 @@ mod publisher;
 mod pull;
 mod session;
 mod source;
+mod unreadable;
 
 pub use delivery::NatsDelivery;
 pub use envelope::{CONTENT_TYPE, ID, KEY, KIND};

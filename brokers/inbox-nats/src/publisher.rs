@@ -25,9 +25,10 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 
 /// Sends messages to the subjects that they are addressed to, with their id as `Nats-Msg-Id`.
 ///
-/// A message is confirmed when a stream has it, with a majority of its replicas. One whose id the stream has seen
-/// within its duplicate window (two minutes unless set) is confirmed and not stored again. One that no stream
-/// takes is an error, and a permanent one.
+/// A message is confirmed when a stream has it, with a majority of its replicas. One whose id the stream has
+/// seen within its duplicate window (two minutes unless set) is confirmed and not stored again. One that no
+/// stream takes is an error, and a permanent one. Whatever fails before a message is sent is transient, a
+/// refused password, too: the messages are none the worse for it.
 ///
 /// Headers of a message that begin with `Nats-` are not sent: they give orders to the stream.
 ///
@@ -140,10 +141,8 @@ impl Publisher for NatsPublisher {
             Ok(Ok(link)) => link,
             failed => {
                 let error = failed.ok().and_then(Outcome::err).unwrap_or_else(late);
-                let again = || match error.is_transient() {
-                    true => SourceError::transient(error.to_string()),
-                    false => SourceError::permanent(error.to_string()),
-                };
+                // What is refused here is the account, not a message: when that is mended, they are taken.
+                let again = || SourceError::transient(error.to_string());
                 return messages.iter().map(|_| Err(again())).collect();
             }
         };

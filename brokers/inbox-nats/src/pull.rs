@@ -33,6 +33,11 @@ pub(crate) struct Pull {
     /// How many messages the open request may still bring.
     asked: usize,
     heard: Instant,
+    /// The most that the consumer allows to ask for at a time, and how long such a request may be open.
+    most: usize,
+    expires: Duration,
+    /// Whether anything of the stream came.
+    has_brought: bool,
 }
 
 impl Pull {
@@ -40,6 +45,13 @@ impl Pull {
         session: &Session,
         consumer: PullConsumer,
     ) -> Result<Self, SourceError> {
+        let config = &consumer.cached_info().config;
+        let most = usize::try_from(config.max_batch).unwrap_or_default();
+        let most = if most == 0 { usize::MAX } else { most };
+        let expires = match config.max_expires {
+            Duration::ZERO => EXPIRES,
+            longest => longest.min(EXPIRES),
+        };
         let to = Subject::from(session.client.new_inbox());
         let subscriber = session.client.subscribe(to.clone()).await;
         Ok(Self {
@@ -49,6 +61,9 @@ impl Pull {
             to,
             asked: 0,
             heard: Instant::now(),
+            most,
+            expires,
+            has_brought: false,
         })
     }
 
@@ -68,7 +83,11 @@ impl Pull {
                 biased;
                 // What came before is given back: it could not be acknowledged.
                 () = session.lost() => {
-                    return Err(SourceError::transient("receiving: the connection is lost"));
+                    return Err(SourceError::transient(match self.is_barren() {
+                        true => "receiving: the connection is lost before anything came; if it is so again and again, a message may \
+                                 be one that NATS's client does not read",
+                        false => "receiving: the connection is lost",
+                    }));
                 }
                 came = self.subscriber.next() => match came {
                     Some(message) => {
@@ -86,11 +105,23 @@ impl Pull {
         }
     }
 
+    /// Whether messages were asked for, and none came.
+    pub(crate) fn is_barren(&self) -> bool {
+        self.asked > 0 && !self.has_brought
+    }
+
+    /// Whether messages may have been on their way.
+    pub(crate) fn has_asked(&self) -> bool {
+        self.asked > 0
+    }
+
     pub(crate) async fn ask(&mut self, count: usize) -> Result<(), SourceError> {
+        let count = count.min(self.most);
         let request = BatchConfig {
             batch: count,
-            expires: Some(EXPIRES),
-            idle_heartbeat: HEARTBEAT,
+            expires: Some(self.expires),
+            // The server takes none that is longer than half of it.
+            idle_heartbeat: HEARTBEAT.min(self.expires / 2),
             ..BatchConfig::default()
         };
         let asked = self.consumer.request_batch(request, self.to.clone()).await;
@@ -104,11 +135,13 @@ impl Pull {
     /// `None` for what the server says about the request.
     fn read(&mut self, message: async_nats::Message) -> Result<Option<Message>, SourceError> {
         self.heard = Instant::now();
+        if is_of_stream(&message) {
+            self.asked = self.asked.saturating_sub(1);
+            self.has_brought = true;
+            return Ok(Some(self.of_stream(message)));
+        }
         match message.status {
-            None | Some(StatusCode::OK) => {
-                self.asked = self.asked.saturating_sub(1);
-                Ok(Some(self.of_stream(message)))
-            }
+            None | Some(StatusCode::OK) => Ok(None),
             Some(StatusCode::IDLE_HEARTBEAT) => Ok(None),
             // The request has ended; no message, or the consumer's limit of them.
             Some(StatusCode::TIMEOUT | StatusCode::NOT_FOUND) => {
@@ -136,10 +169,10 @@ impl Pull {
             return last;
         }
         while let Some(message) = self.subscriber.next().await {
-            match (&message.reply, message.status) {
-                (Some(_), None) => last.push(self.of_stream(message)),
-                (None, None) => break,
-                _ => {}
+            match is_of_stream(&message) {
+                true => last.push(self.of_stream(message)),
+                false if message.status.is_none() => break,
+                false => {}
             }
         }
         if self.subscriber.unsubscribe().await.is_ok() {
@@ -152,7 +185,7 @@ impl Pull {
     pub(crate) fn rest(&mut self) -> Vec<Message> {
         let mut rest = Vec::new();
         while let Some(Some(message)) = self.subscriber.next().now_or_never() {
-            if message.status.is_none() {
+            if is_of_stream(&message) {
                 rest.push(self.of_stream(message));
             }
         }
@@ -165,4 +198,10 @@ impl Pull {
             context: self.context.clone(),
         }
     }
+}
+
+/// Whether the server waits for an answer to it. What it says about a request has no reply; a sender's headers
+/// may look like that.
+fn is_of_stream(message: &async_nats::Message) -> bool {
+    message.reply.is_some()
 }

@@ -29,8 +29,8 @@ use crate::{
 
 const STREAM_NOT_FOUND: u64 = 10059;
 const CONSUMER_NOT_FOUND: u64 = 10014;
-/// An older server may have open requests of a source that is gone; it takes what comes back for delivered to one, and delivers
-/// in its place the newest message once more.
+/// An older server may have open requests of a source that is gone; it takes what comes back for delivered to
+/// one, and delivers in its place the newest message once more.
 const GIVES_BACK_SINCE: (i64, i64, i64) = (2, 10, 0);
 const PATIENCE: Duration = Duration::from_secs(5);
 
@@ -80,6 +80,7 @@ impl Session {
         let context = jetstream::new(client.clone());
         let stream = get_stream(&context, &options.stream).await?;
         let consumer = get_consumer(&stream, options).await?;
+        check_dead_letters(&stream, &consumer, options)?;
         let ack_wait = consumer.cached_info().config.ack_wait;
         let session = Self {
             client,
@@ -246,6 +247,47 @@ async fn get_consumer(stream: &Stream, options: &NatsOptions) -> Result<PullCons
     })
 }
 
+/// Dead letters that the consumer gets would be rejected again, and each be one more dead letter.
+fn check_dead_letters(
+    stream: &Stream,
+    consumer: &PullConsumer,
+    options: &NatsOptions,
+) -> Result<(), SourceError> {
+    let Some(subject) = &options.dead_letters else {
+        return Ok(());
+    };
+    let subjects = &stream.cached_info().config.subjects;
+    let is_in = subjects.iter().any(|one| fits(one, subject));
+    if is_in && gets(&consumer.cached_info().config, subject) {
+        return Err(SourceError::permanent(format!(
+            "dead letters would come again: the consumer {} gets what is sent to {subject}; use a subject of another stream, \
+             or one that the consumer's filter leaves out",
+            options.consumer
+        )));
+    }
+    Ok(())
+}
+
+/// Whether a consumer gets what its stream has of a subject.
+pub(crate) fn gets(config: &jetstream::consumer::Config, subject: &str) -> bool {
+    let one = Some(&config.filter_subject).filter(|filter| !filter.is_empty());
+    let mut all = config.filter_subjects.iter().chain(one).peekable();
+    all.peek().is_none() || all.any(|filter| fits(filter, subject))
+}
+
+/// Whether a subject is one of those that `pattern` stands for.
+fn fits(pattern: &str, subject: &str) -> bool {
+    let (mut wanted, mut parts) = (pattern.split('.'), subject.split('.'));
+    loop {
+        match (wanted.next(), parts.next()) {
+            (Some(">"), Some(_)) | (None, None) => return true,
+            (Some("*"), Some(_)) => {}
+            (Some(wanted), Some(part)) if wanted == part => {}
+            _ => return false,
+        }
+    }
+}
+
 /// What of a consumer's settings would break a promise.
 fn check(
     name: &str,
@@ -275,4 +317,19 @@ fn check(
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_subject_fits() {
+        for pattern in ["a.b.c", "a.*.c", "a.>", ">", "*.b.>"] {
+            assert!(fits(pattern, "a.b.c"), "{pattern}");
+        }
+        for pattern in ["a.b", "a.b.c.d", "a.b.c.>", "*", "a.*", "b.>", "a.b.*.*"] {
+            assert!(!fits(pattern, "a.b.c"), "{pattern}");
+        }
+    }
 }

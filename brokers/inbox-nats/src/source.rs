@@ -1,14 +1,19 @@
 //! Reads a durable pull consumer.
 
-use std::{borrow::Cow, fmt, sync::Arc, time::Duration};
+use std::{borrow::Cow, collections::VecDeque, fmt, sync::Arc, time::Duration};
 
-use async_nats::{Subject, jetstream::Message};
+use async_nats::jetstream::Message;
 use inbox_source::{Flow, Mapping, Positions, Source, SourceError};
 use tokio::{task::JoinHandle, time::timeout};
 
 use crate::{
-    NatsDelivery, NatsOptions, envelope::envelope, held::Ticket, options::invalid, pull::Pull,
+    NatsDelivery, NatsOptions,
+    envelope::envelope,
+    held::Ticket,
+    options::invalid,
+    pull::Pull,
     session::Session,
+    unreadable::{self, Found, Unreadable},
 };
 
 /// How long connecting may take, with looking for stream and consumer.
@@ -27,6 +32,13 @@ pub struct NatsSource {
     opening: Option<Opening>,
     /// What a former connection had, to be given back over the next one.
     left: Option<Left>,
+    /// Whether the last connection was lost before it brought anything: then one message is asked for at a
+    /// time, so that one that nothing tells of keeps no others from coming.
+    is_barren: bool,
+    /// The latest message that came.
+    seen: u64,
+    /// Where looking for what the client does not read had no time left.
+    stopped: Option<u64>,
     /// As the latest message said.
     pending: Option<u64>,
 }
@@ -35,6 +47,9 @@ struct Open {
     session: Arc<Session>,
     pull: Pull,
     keeper: JoinHandle<()>,
+    /// What the client does not read, and was found in the stream.
+    found: VecDeque<Unreadable>,
+    stopped: Option<u64>,
 }
 
 impl Drop for Open {
@@ -54,11 +69,15 @@ impl Drop for Opening {
     }
 }
 
-/// Reply subjects of a stream that was created then.
+/// What was held of a stream that was created then.
 #[derive(Clone)]
 struct Left {
     created: i128,
-    replies: Vec<Subject>,
+    tickets: Vec<Ticket>,
+    /// Whether messages may have been on their way.
+    has_asked: bool,
+    /// Where to look at first for what the client does not read.
+    look_from: u64,
 }
 
 impl NatsSource {
@@ -75,6 +94,9 @@ impl NatsSource {
             max_unacknowledged: 1000,
             open: None,
             opening: None,
+            is_barren: false,
+            seen: 0,
+            stopped: None,
             left: None,
             pending: None,
         })
@@ -82,9 +104,9 @@ impl NatsSource {
 
     async fn connect(&mut self) -> Outcome<&mut Open> {
         if self.open.is_none() {
+            let most = self.most();
             let opening = self.opening.get_or_insert_with(|| {
                 let (options, left) = (self.options.clone(), self.left.clone());
-                let most = self.max_unacknowledged;
                 Opening(tokio::spawn(async move {
                     let opened = timeout(CONNECT_LIMIT, open(&options, most, left)).await;
                     opened.unwrap_or_else(|_| {
@@ -99,19 +121,44 @@ impl NatsSource {
             let opened =
                 opened.map_err(|_| SourceError::transient("connecting was given up"))??;
             self.left = None;
+            // What was found is why.
+            self.is_barren &= opened.found.is_empty();
+            self.stopped = opened.stopped;
             return Ok(self.open.insert(opened));
         }
         let gone = || SourceError::transient("not connected");
         self.open.as_mut().ok_or_else(gone)
     }
 
+    fn most(&self) -> usize {
+        match self.is_barren {
+            true => 1,
+            false => self.max_unacknowledged,
+        }
+    }
+
+    fn found(&mut self) -> Option<NatsDelivery> {
+        let open = self.open.as_mut()?;
+        let found = open.found.pop_front()?;
+        Some(NatsDelivery {
+            envelope: found.envelope,
+            headers: None,
+            unreadable: Some(found.head),
+            ticket: found.ticket,
+            mapping: Arc::clone(&self.mapping),
+            session: Arc::clone(&open.session),
+        })
+    }
+
     fn delivery(&mut self, message: Message) -> Option<NatsDelivery> {
         let session = Arc::clone(&self.open.as_ref()?.session);
         let (ticket, pending) = hold(&session, &message)?;
         self.pending = Some(pending);
+        self.seen = ticket.0;
         Some(NatsDelivery {
             envelope: envelope(&message, &message.info().ok()?, session.created),
             headers: message.message.headers,
+            unreadable: None,
             ticket,
             mapping: Arc::clone(&self.mapping),
             session,
@@ -124,12 +171,19 @@ impl NatsSource {
             return;
         };
         open.session.lose();
+        let has_asked = open.pull.has_asked();
+        self.is_barren = open.pull.is_barren();
         for message in open.pull.rest() {
             hold(&open.session, &message);
         }
+        let mut tickets = open.session.held.take_all();
+        tickets.retain(|ticket| !unreadable::was_found(ticket));
         self.left = Some(Left {
             created: open.session.created,
-            replies: open.session.held.take_all(),
+            tickets,
+            has_asked,
+            // It is behind what came last, most likely.
+            look_from: self.stopped.unwrap_or(self.seen),
         });
     }
 }
@@ -146,19 +200,31 @@ fn hold(session: &Session, message: &Message) -> Option<(Ticket, u64)> {
 async fn open(options: &NatsOptions, most: usize, left: Option<Left>) -> Outcome<Open> {
     let (session, consumer) = Session::open(options).await?;
     let session = Arc::new(session);
-    let mut pull = Pull::new(&session, consumer).await?;
     // Of a stream that was made again, the same numbers are other messages.
-    if let Some(left) = left.filter(|left| left.created == session.created) {
+    let left = left.filter(|left| left.created == session.created);
+    let mut found = Found::default();
+    if let Some(left) = left.as_ref().filter(|left| left.has_asked) {
+        let known = left.tickets.iter().map(|(sequence, _)| *sequence);
+        found = unreadable::find(&session, &consumer, &known.collect(), left.look_from).await;
+        for one in &found.messages {
+            session.held.add(one.ticket.clone());
+        }
+    }
+    let mut pull = Pull::new(&session, consumer).await?;
+    if let Some(left) = left {
         // Asked for first: a server gives what comes back to the request that is open, which would be
         // one of the former connection; it then takes the first message for delivered.
         pull.ask(most).await?;
-        session.give_back(left.replies).await?;
+        let replies = left.tickets.into_iter().map(|(_, reply)| reply);
+        session.give_back(replies.collect()).await?;
     }
     let keeper = tokio::spawn(Arc::clone(&session).keep());
     Ok(Open {
         session,
         pull,
         keeper,
+        found: found.messages.into(),
+        stopped: found.stopped,
     })
 }
 
@@ -167,10 +233,15 @@ impl Source for NatsSource {
 
     async fn next(&mut self) -> Outcome<Option<NatsDelivery>> {
         loop {
-            let most = self.max_unacknowledged;
+            self.connect().await?;
+            if let Some(found) = self.found() {
+                return Ok(Some(found));
+            }
+            let most = self.most();
             let open = self.connect().await?;
             match open.pull.next(&open.session, most).await {
                 Ok(message) => {
+                    self.is_barren = false;
                     if let Some(delivery) = self.delivery(message) {
                         return Ok(Some(delivery));
                     }
@@ -201,7 +272,8 @@ impl Source for NatsSource {
             true => open.session.held.take_all(),
             false => Vec::new(),
         };
-        open.session.give_back(replies).await
+        let replies = replies.into_iter().map(|(_, reply)| reply);
+        open.session.give_back(replies.collect()).await
     }
 
     fn name(&self) -> Cow<'static, str> {

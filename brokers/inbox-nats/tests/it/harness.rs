@@ -80,6 +80,11 @@ impl Nats {
         &self.address
     }
 
+    /// Past the proxy, by host and port.
+    pub(crate) fn plain(&self) -> &str {
+        &self.direct
+    }
+
     /// Past the proxy.
     pub(crate) fn direct(&self) -> Outcome<Connection> {
         connection(&self.direct)
