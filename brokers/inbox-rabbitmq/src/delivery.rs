@@ -10,6 +10,8 @@ use crate::{Rejections, error::transient, flag::Flag, held::Tag, session::Sessio
 /// A message of a queue. Dropped without an answer, it goes back to its queue.
 pub struct RabbitMqDelivery {
     pub(crate) envelope: Envelope,
+    /// What of it should be text and is none.
+    pub(crate) no_text: Option<&'static str>,
     pub(crate) tag: Tag,
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) session: Arc<Session>,
@@ -19,6 +21,9 @@ pub struct RabbitMqDelivery {
 
 impl Delivery for RabbitMqDelivery {
     fn message(&self) -> Result<Message, Rejection> {
+        if let Some(place) = self.no_text {
+            return Err(Rejection::new(format!("its {place} is not UTF-8")));
+        }
         self.mapping.message(&self.envelope)
     }
 

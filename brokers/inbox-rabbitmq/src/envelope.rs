@@ -12,6 +12,8 @@ use lapin::{
     types::{AMQPValue, FieldTable, ShortString},
 };
 
+use crate::clean::NoText;
+
 /// The header of [`Envelope::key`]: AMQP has no property for it.
 pub const KEY: &str = "ordering-key";
 
@@ -21,13 +23,24 @@ const COUNTS: [&str; 2] = ["x-delivery-count", "x-acquired-count"];
 const ORDERS: [&str; 2] = ["CC", "BCC"];
 const PERSISTENT: u8 = 2;
 
-/// The payload is taken out of the delivery, not copied.
-pub(crate) fn envelope(queue: &str, delivery: &mut Delivery) -> Envelope {
+/// The payload is taken out of the delivery, not copied. What is no text is a header of bytes, in place of what
+/// the client has read there.
+pub(crate) fn envelope(queue: &str, delivery: &mut Delivery, no_text: &[NoText]) -> Envelope {
     let address = [delivery.routing_key.as_str(), delivery.exchange.as_str()];
     let address = address.into_iter().find(|name| !name.is_empty());
     let payload = std::mem::take(&mut delivery.data);
     let mut envelope = Envelope::new(address.unwrap_or(queue), payload);
     add_properties(&mut envelope, &delivery.properties);
+    for NoText { place, bytes } in no_text {
+        let name = place.replace(' ', "-");
+        match name.as_str() {
+            "message-id" => envelope.id = None,
+            "type" => envelope.kind = None,
+            "content-type" => envelope.content_type = None,
+            name => envelope.headers.retain(|(one, _)| one != name),
+        }
+        envelope.add_header(&name, bytes);
+    }
     envelope
 }
 

@@ -20,10 +20,13 @@ pub(crate) fn answer(error: &Error) -> Option<(u16, &str)> {
     }
 }
 
-/// A refused user or password, and a virtual host that is not there, wait for a change; all else may pass.
+/// A refused user or password, and a virtual host that is not there or not for this user, wait for a change;
+/// all else may pass. So does a limit of connections, and a virtual host that is down, for which the server has
+/// the same code.
 pub(crate) fn connecting(error: &Error) -> SourceError {
     match answer(error) {
-        Some((ACCESS_REFUSED | NOT_ALLOWED, text)) => {
+        Some((ACCESS_REFUSED, text)) => SourceError::permanent(format!("connecting: {text}")),
+        Some((NOT_ALLOWED, text)) if is_refusal(text) => {
             SourceError::permanent(format!("connecting: {text}"))
         }
         _ => transient(
@@ -31,6 +34,22 @@ pub(crate) fn connecting(error: &Error) -> SourceError {
             network::reason(error).unwrap_or_else(|| error.to_string()),
         ),
     }
+}
+
+/// Of what is not allowed: a virtual host that is not there, or not for this user. Behind other reasons there
+/// is one more: "connection limit (100) is reached", "vhost 'shop' is down".
+fn is_refusal(text: &str) -> bool {
+    let is_refused = text.contains("refused for user")
+        && (text.ends_with('\'') || text.contains(" by backend "));
+    is_refused || text.ends_with("not found")
+}
+
+/// Whether a channel or a connection has ended or is ending, by whomever, so that it cannot be closed.
+pub(crate) fn is_gone(error: &Error) -> bool {
+    matches!(
+        error.kind(),
+        ErrorKind::InvalidChannelState(..) | ErrorKind::InvalidConnectionState(_)
+    )
 }
 
 /// A queue that is not there, has other settings or is not for this user waits for a change. A queue whose
@@ -46,5 +65,38 @@ pub(crate) fn declaring(error: &Error) -> SourceError {
         )),
         Some((ACCESS_REFUSED, text)) => SourceError::permanent(format!("{doing}: {text}")),
         _ => transient(doing, error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use lapin::{ChannelState, ConnectionState};
+
+    use super::*;
+
+    #[test]
+    fn what_is_not_allowed_may_pass() {
+        for text in [
+            "NOT_ALLOWED - access to vhost '/' refused for user 'guest': connection limit (1) is reached",
+            "NOT_ALLOWED - access to vhost '/' refused for user 'guest': vhost '/' is down",
+            "NOT_ALLOWED - connection refused for user 'guest': user connection limit (1) is reached",
+        ] {
+            assert!(!is_refusal(text), "{text}");
+        }
+        for text in [
+            "NOT_ALLOWED - vhost limit is down not found",
+            "NOT_ALLOWED - access to vhost '/' refused for user 'ann'",
+        ] {
+            assert!(is_refusal(text), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_closing_cannot_be_closed() {
+        let channel = ErrorKind::InvalidChannelState(ChannelState::Closing, "channel.close");
+        assert!(is_gone(&channel.into()));
+        let connection = ErrorKind::InvalidConnectionState(ConnectionState::Closed);
+        assert!(is_gone(&connection.into()));
+        assert!(!is_gone(&ErrorKind::ChannelsLimitReached.into()));
     }
 }

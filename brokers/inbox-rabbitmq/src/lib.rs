@@ -42,32 +42,34 @@
 //! ```
 //!
 //! # What is guaranteed
-//! - **A message is acknowledged when it is stored, or known from before, and not earlier.** A run is acknowledged at once
-//!   (`multiple`), as far as nothing earlier is without an answer. RabbitMQ does not confirm acknowledgements: one that
-//!   is lost brings the message again, and the inbox refuses the copy.
-//! - **A delivery of a former connection acknowledges nothing**: acknowledging it fails, and says why. RabbitMQ gives back what a
-//!   lost connection had, as soon as it notices: at once when it is closed, after two heartbeats (ten seconds) when it is silent.
+//! - **A message is acknowledged when it is stored, or known from before, and not earlier.** A run is
+//!   acknowledged at once (`multiple`), as far as nothing earlier is without an answer. RabbitMQ does not
+//!   confirm acknowledgements: one that is lost brings the message again, and the inbox refuses the copy.
+//! - **A delivery of a former connection acknowledges nothing**: acknowledging it fails, and says why. RabbitMQ
+//!   gives back what a lost connection had, as soon as it notices: at once when it is closed, after two
+//!   heartbeats (ten seconds) when it is silent.
 //! - A delivery that is dropped goes back to its queue, a moment later.
 //!
 //! # Order
 //! A queue gives messages in their order, and gives back to the place where they were. That keeps no order
-//! while several consumers share a queue, or while one connection follows another: the next consumer may
-//! have later messages already. With [`single_active_consumer`](RabbitMqOptions::single_active_consumer) one consumer at
-//! a time gets messages, and the next one when that is gone and all that it had is back: the order holds, also per key,
-//! while consumers come and go and connections are cut. To work in parallel nevertheless, spread keys over several queues (the
-//! exchange type `x-consistent-hash`), with a source for each.
+//! while several consumers share a queue, or while one connection follows another: the next consumer may have
+//! later messages already. With [`single_active_consumer`](RabbitMqOptions::single_active_consumer) one
+//! consumer at a time gets messages, and the next one when that is gone and all that it had is back: the order
+//! holds, also per key, while consumers come and go and connections are cut. To work in parallel nevertheless,
+//! spread keys over several queues (the exchange type `x-consistent-hash`), with a source for each.
 //!
 //! # The queue
-//! Without [`create`](RabbitMqOptions::create) the queue has to be there, and any durable one fits. With it, the queue is
-//! declared, durable and of the [kind](QueueKind) that is set, and declared again when it was deleted; one that is
-//! there with other settings is a permanent error. It is bound to no exchange but the default one.
+//! Without [`create`](RabbitMqOptions::create) the queue has to be there, and any durable one fits. With it,
+//! the queue is declared, durable and of the [kind](QueueKind) that is set, and declared again when it was
+//! deleted; one that is there with other settings is a permanent error. It is bound to no exchange but the
+//! default one.
 //!
 //! A node that is killed within a second after a quorum queue was declared may forget the queue's contents, and then
 //! answers nothing that is asked of the queue (seen on 3.10, with one node). Declare queues before they are needed.
 //!
-//! RabbitMQ 4 gives a message of a quorum queue up after 20 deliveries unless the queue or a policy says otherwise, and an outage of
-//! the store that is longer than the server's `consumer_timeout` (30 minutes) is one of them. Set `delivery-limit` to -1
-//! by a policy, or have dead letters.
+//! RabbitMQ 4 gives a message of a quorum queue up after 20 deliveries unless the queue or a policy says
+//! otherwise, and an outage of the store that is longer than the server's `consumer_timeout` (30 minutes) is
+//! one of them. Set `delivery-limit` to -1 by a policy, or have dead letters.
 //!
 //! # Mapping
 //! What a [`Mapping`](inbox_source::Mapping) finds in a message:
@@ -83,35 +85,44 @@
 //! | `correlation_id`, `reply_to`, `app_id` | headers `correlation-id`, `reply-to`, `app-id`, unless there are headers of that name |
 //! | other headers | headers: text, bytes, numbers and truth values; not tables and lists, nor `x-delivery-count` and `x-acquired-count`, which change |
 //!
-//! There is no position: a delivery tag is another one when a message comes again, so a mapping that takes the position for
-//! the id is refused when the source is built. The `redelivered` flag says nothing about identity, and is not looked at. CloudEvents
-//! in either mode of the AMQP binding (`cloudEvents:id` and others, `application/cloudevents+json`) are told by the mapping.
-//! The payload is the client's buffer, not a copy.
+//! AMQP wants UTF-8 in properties, names of headers and routing keys, and the server takes any bytes. A message
+//! in which one of those above is not UTF-8 is no message, and is [rejected](#rejection), or kept with the
+//! bytes as base64 in the header `message-id-bin`, `header-name-bin` and so on; others pass it.
+//!
+//! There is no position: a delivery tag is another one when a message comes again, so a mapping that takes the
+//! position for the id is refused when the source is built. The `redelivered` flag says nothing about identity,
+//! and is not looked at. CloudEvents in either mode of the AMQP binding (`cloudEvents:id` and others,
+//! `application/cloudevents+json`) are told by the mapping. The payload is the client's buffer, not a copy.
 //!
 //! # Flow control
-//! The prefetch count is the receiver's `max_unacknowledged`, at most 65,535. Other consumers of the queue get the rest.
+//! The prefetch count is the receiver's `max_unacknowledged`, at most 65,535. Other consumers of the queue get
+//! the rest.
 //!
 //! # Rejection
-//! What becomes of a rejected message is [decided](Rejections): it goes to the queue's dead-letter exchange (`basic.nack` without
-//! `requeue`), or stops the source. The usual is the first where the source declares the queue with
+//! What becomes of a rejected message is [decided](Rejections): it goes to the queue's dead-letter exchange
+//! (`basic.nack` without `requeue`), or stops the source. The usual is the first where the source declares the
+//! queue with
 //! [`dead_letters`](RabbitMqOptions::dead_letters), and else the second: a queue without a dead-letter exchange loses what is
-//! rejected, and a client cannot see whether it has one. With `keep_rejected` of the receiver it is kept in the inbox instead, with
-//! its bytes.
+//! rejected, and a client cannot see whether it has one. With `keep_rejected` of the receiver it is kept in the
+//! inbox instead, with its bytes.
 //!
 //! # Errors and reconnecting
-//! A lost connection is a transient error, and so are a server that is silent for ten seconds, a channel that the server has closed
-//! because an acknowledgement took too long (`consumer_timeout`), and a consumer that it has cancelled, as it does when
-//! a queue's leader moves. The next call connects again, and finds or declares the queue. A refused password or virtual host, a
-//! queue that is not there, and one with other settings are permanent.
+//! A lost connection is a transient error, and so are a server that is silent for ten seconds, a channel that
+//! the server has closed because an acknowledgement took too long (`consumer_timeout`), and a consumer that it
+//! has cancelled, as it does when a queue's leader moves. The next call connects again, and finds or declares
+//! the queue. A limit of connections, and a virtual host that is down, are waited for. A refused password, a
+//! virtual host that is not there or not for this user, a queue that is not there, and one with other settings
+//! are permanent. For the publisher they are transient: what a message waits for there is no fault of the
+//! message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) returns when the server has read all acknowledgements, and has put what was not
 //! acknowledged back. Dropping the source does the same without being waited for.
 //!
 //! # TLS
-//! With the Cargo feature `tls` (rustls) `amqps://` is TLS. The server's certificate is checked against the system's, or those of
-//! the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a transient error, which says why. Client
-//! certificates are not there.
+//! With the Cargo feature `tls` (rustls) `amqps://` is TLS. The server's certificate is checked against the
+//! system's, or those of the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a
+//! transient error, which says why. Client certificates are not there.
 //!
 //! # Settings
 //! Of a URL, `amqp://user:password@host:5672/vhost?queue=orders&…`; user, password and virtual host percent-encoded:
@@ -133,19 +144,21 @@
 )]
 //!
 //! # What is not there
-//! Several servers in one URL; dead letters with the reason of a rejection, as RabbitMQ has no place for it; of streams,
-//! batches that a producer has compressed, super streams as one source (each of their partitions is a stream), filters, and
-//! publishing over their own protocol: the [`RabbitMqPublisher`] sends to a stream as it does to a queue.
+//! Several servers in one URL; dead letters with the reason of a rejection, as RabbitMQ has no place for it; of
+//! streams, batches that a producer has compressed, super streams as one source (each of their partitions is a
+//! stream), filters, and publishing over their own protocol: the [`RabbitMqPublisher`] sends to a stream as it
+//! does to a queue.
 //!
 //! # Long runs
-//! `cargo test -p inbox-rabbitmq` runs the suite of `source-tests`, with kills of consumers and of the server in a small
-//! number. A longer run:
+//! `cargo test -p inbox-rabbitmq` runs the suite of `source-tests`, with kills of consumers and of the server
+//! in a small number. A longer run:
 //!
 //! ```text
 //! INBOX_CHAOS_MESSAGES=100000 INBOX_CHAOS_KILLS=60 INBOX_CHAOS_BROKER_KILLS=6 \
 //!     cargo test -p inbox-rabbitmq --test it -- whole::consumers::killed_as_processes --nocapture
 //! ```
 
+mod clean;
 mod delivery;
 mod envelope;
 mod error;
@@ -153,6 +166,7 @@ mod flag;
 mod held;
 mod options;
 mod publisher;
+mod screen;
 mod session;
 mod source;
 #[cfg(feature = "streams")]

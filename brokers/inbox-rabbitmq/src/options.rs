@@ -203,9 +203,12 @@ impl RabbitMqOptions {
     /// unless [told otherwise](Self::rejections).
     ///
     /// # Errors
-    /// `Invalid` for a name that RabbitMQ does not take.
+    /// `Invalid` for a name that RabbitMQ does not take, and for that of the queue itself, whose dead letters
+    /// would come again.
     pub fn dead_letters(mut self, queue: impl Into<String>) -> Result<Self> {
-        self.dead_letters = Some(name("dead_letters", queue.into())?);
+        let queue = name("dead_letters", queue.into())?;
+        check_dead_letters(&self.queue, &queue)?;
+        self.dead_letters = Some(queue);
         Ok(self)
     }
 
@@ -304,6 +307,16 @@ pub(crate) fn name(what: &str, name: String) -> Result<String> {
     Ok(name)
 }
 
+/// Each dead letter would be rejected again, and be one more.
+pub(crate) fn check_dead_letters(from: &str, to: &str) -> Result<()> {
+    match from == to {
+        true => Err(invalid(
+            "dead_letters is what is read itself, so that dead letters would come again; name another one",
+        )),
+        false => Ok(()),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -352,6 +365,7 @@ mod tests {
             "amqp://h/?queue=q&kind=stream",
             "amqp://h/?queue=q&create=perhaps",
             "amqp://h/?queue=q&rejections=lose",
+            "amqp://h/?queue=q&dead_letters=q",
         ] {
             assert!(RabbitMqOptions::from_url(url).is_err(), "{url}");
         }

@@ -26,15 +26,18 @@ use crate::{
 type Outcome<T> = std::result::Result<T, SourceError>;
 
 const DOING: &str = "publishing";
-/// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it knows its streams.
+/// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it
+/// knows its streams.
 const STARTING: Duration = Duration::from_secs(60);
 
 /// Sends messages to an exchange, with their address as the routing key and their id as `message_id`.
 ///
-/// A message is confirmed when each queue that it goes to has it: a quorum queue with a majority of its nodes, a classic one on
-/// its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a permanent error; in the first
-/// minute of a connection no queue is a transient one, since a server that has just started may not know its queues and streams
-/// yet. A queue that is full and rejects is a transient error.
+/// A message is confirmed when each queue that it goes to has it: a quorum queue with a majority of its nodes,
+/// a classic one on its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a
+/// permanent error; in the first minute of a connection no queue is a transient one, since a server that has
+/// just started may not know its queues and streams yet. A queue that is full and rejects is a transient error,
+/// and so is whatever fails before a message is sent, a refused password or virtual host, too: the messages are
+/// none the worse for it.
 ///
 /// The headers `CC` and `BCC` of a message are not sent: they say where else it goes.
 ///
@@ -56,8 +59,8 @@ struct Link {
 }
 
 impl RabbitMqPublisher {
-    /// A publisher to the default exchange, which gives a message to the queue that it is addressed to. Connects with the
-    /// first message.
+    /// A publisher to the default exchange, which gives a message to the queue that it is addressed to.
+    /// Connects with the first message.
     #[must_use]
     pub fn new(connection: Connection) -> Self {
         Self {
@@ -115,7 +118,7 @@ impl RabbitMqPublisher {
         }
         *link = None;
         // The channel keeps the connection.
-        let connection = connect(&self.connection).await?;
+        let connection = connect(&self.connection, Arc::default()).await?;
         let opening = |error| transient("opening a channel", error);
         let channel = connection.create_channel().await.map_err(opening)?;
         let confirm = channel.confirm_select(ConfirmSelectOptions::default());
@@ -159,9 +162,9 @@ fn failure(error: &lapin::Error, message: &Envelope) -> SourceError {
     }
 }
 
-/// What no queue takes. The server returns it before it confirms it, but may confirm earlier messages after that, and
-/// the client gives what was returned to the next confirmation, whichever it is. So only that it was one of this call is
-/// known from that, and which one it was, from what was returned.
+/// What no queue takes. The server returns it before it confirms it, but may confirm earlier messages after
+/// that, and the client gives what was returned to the next confirmation, whichever it is. So only that it was
+/// one of this call is known from that, and which one it was, from what was returned.
 #[derive(Default)]
 struct Returned(Vec<BasicReturnMessage>);
 
@@ -227,10 +230,8 @@ impl Publisher for RabbitMqPublisher {
             Ok(Ok(link)) => link,
             failed => {
                 let error = failed.ok().and_then(Outcome::err).unwrap_or_else(late);
-                let again = || match error.is_transient() {
-                    true => SourceError::transient(error.to_string()),
-                    false => SourceError::permanent(error.to_string()),
-                };
+                // What is refused here is the account, not a message: when that is mended, they are taken.
+                let again = || SourceError::transient(error.to_string());
                 return messages.iter().map(|_| Err(again())).collect();
             }
         };

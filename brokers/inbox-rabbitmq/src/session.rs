@@ -1,7 +1,10 @@
 //! One connection with one channel, until either is lost: tags count on one channel only.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -18,10 +21,12 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::{
     Connection,
-    error::{connecting, declaring, transient},
+    clean::Replaced,
+    error::{connecting, declaring, is_gone, transient},
     flag::Flag,
     held::{Held, Tag},
     options::RabbitMqOptions,
+    screen,
 };
 
 type Outcome<T> = Result<T, SourceError>;
@@ -47,6 +52,7 @@ pub(crate) struct Session {
     channel: Channel,
     queue: ShortString,
     pub(crate) held: Held,
+    pub(crate) replaced: Arc<Replaced>,
     lost: Flag,
     lag: AtomicU64,
 }
@@ -55,7 +61,9 @@ impl Session {
     /// Connects, finds or declares the queue, and consumes at most `most` messages at a time.
     pub(crate) async fn open(options: &RabbitMqOptions, most: usize) -> Outcome<(Self, Consumer)> {
         let late = |_| SourceError::transient("connecting: the server did not answer in time");
-        let connecting = timeout(CONNECT_LIMIT, connect(&options.connection)).await;
+        let replaced = Arc::<Replaced>::default();
+        let connecting = connect(&options.connection, Arc::clone(&replaced));
+        let connecting = timeout(CONNECT_LIMIT, connecting).await;
         let connection = connecting.map_err(late)??;
         let consuming = timeout(CONNECT_LIMIT, consume(&connection, options, most)).await;
         let (channel, consumer, waiting) = match consuming.map_err(late).flatten() {
@@ -72,6 +80,7 @@ impl Session {
             channel,
             queue: ShortString::from(options.queue.as_str()),
             held: Held::default(),
+            replaced,
             lost: Flag::default(),
             lag: AtomicU64::new(u64::from(waiting)),
         };
@@ -177,14 +186,19 @@ impl Session {
     }
 
     /// Ends in order. The server answers when it has read all that was sent before; what was not acknowledged
-    /// is back in the queue, in its order. A consumer that was cancelled instead would keep it, and another one would get what
-    /// is behind it.
+    /// is back in the queue, in its order. A consumer that was cancelled instead would keep it, and another one
+    /// would get what is behind it.
     pub(crate) async fn close(&self) -> Outcome<()> {
         self.lose();
+        // What is gone, or about to be, has given back what it had.
+        let closed = |ended: lapin::Result<()>| match ended {
+            Err(error) if is_gone(&error) => Ok(()),
+            ended => ended,
+        };
         let end = async {
             let text = || ShortString::from("closing");
-            self.channel.close(REPLY_SUCCESS, text()).await?;
-            self.connection.close(REPLY_SUCCESS, text()).await
+            closed(self.channel.close(REPLY_SUCCESS, text()).await)?;
+            closed(self.connection.close(REPLY_SUCCESS, text()).await)
         };
         match timeout(END_LIMIT, end).await {
             Ok(ended) => ended.map_err(|error| transient("closing", error)),
@@ -217,9 +231,12 @@ async fn consume(
 }
 
 /// A connection that is used until it is lost for the first time.
-pub(crate) async fn connect(connection: &Connection) -> Outcome<lapin::Connection> {
+pub(crate) async fn connect(
+    connection: &Connection,
+    replaced: Arc<Replaced>,
+) -> Outcome<lapin::Connection> {
     let properties = ConnectionProperties::default().with_connection_name("inbox".into());
-    let connected = lapin::Connection::connect_uri(connection.uri(), properties).await;
+    let connected = screen::connect(connection.uri(), properties, replaced).await;
     connected.map_err(|error| connecting(&error))
 }
 

@@ -52,8 +52,9 @@ impl Drop for Open {
 }
 
 /// The next connection, made by a task of its own: the receiver may drop [`Source::next`] at any time, and an
-/// attempt would otherwise begin again and again. It is never aborted: what the server has given to a consumer that was just
-/// made would stay with a connection that nobody closes. One that nobody waits for is closed when it is there.
+/// attempt would otherwise begin again and again. It is never aborted: what the server has given to a consumer
+/// that was just made would stay with a connection that nobody closes. One that nobody waits for is closed when
+/// it is there.
 struct Opening(JoinHandle<Outcome<Open>>);
 
 impl RabbitMqSource {
@@ -94,8 +95,10 @@ impl RabbitMqSource {
     fn delivery(&self, session: Arc<Session>, mut delivery: Delivery) -> RabbitMqDelivery {
         let tag = delivery.delivery_tag;
         session.held.add(tag);
+        let no_text = session.replaced.take(tag);
         RabbitMqDelivery {
-            envelope: envelope(&self.options.queue, &mut delivery),
+            envelope: envelope(&self.options.queue, &mut delivery, &no_text),
+            no_text: no_text.first().map(|part| part.place),
             tag,
             mapping: Arc::clone(&self.mapping),
             session,

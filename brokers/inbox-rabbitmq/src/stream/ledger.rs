@@ -22,6 +22,37 @@ pub(crate) struct Progress {
     finished: Option<u64>,
     /// The first that is not, where that is known.
     next: Option<u64>,
+    /// What the server keeps, or was told to.
+    stored: Option<u64>,
+    /// Whether the server has shown that it does not keep what it is told.
+    is_not_kept: bool,
+    /// Whether the stream is another one than the one that was read at first.
+    is_another: bool,
+}
+
+impl Progress {
+    /// In a stream of the same name that was made since: nothing of it was read.
+    pub(crate) fn in_another() -> Self {
+        Self {
+            is_another: true,
+            ..Self::default()
+        }
+    }
+
+    /// Whether this may have been in another stream than the one for which the server keeps this: a new one has
+    /// no offsets of its former readers, and at most that of one that was quicker to read it.
+    pub(crate) fn was_elsewhere(&self, kept: Option<u64>) -> bool {
+        kept < self.stored && !self.is_not_kept
+    }
+
+    /// Where it goes on, if it came anywhere.
+    pub(crate) fn next(&self) -> Option<u64> {
+        self.next
+    }
+
+    pub(crate) fn is_another(&self) -> bool {
+        self.is_another
+    }
 }
 
 /// One reader's place in a stream. Offsets may have gaps, and only grow.
@@ -36,8 +67,15 @@ pub(crate) struct Ledger {
     waiting: VecDeque<Waiting>,
     /// This and all before it is finished.
     finished: Option<u64>,
-    /// What the server keeps.
+    /// Whether anything was taken, or read before: until then `next` is but where to begin.
+    has_begun: bool,
+    /// What the server keeps, or was told to.
     stored: Option<u64>,
+    /// What of that it has said itself: it answers nothing to what it is told.
+    confirmed: Option<u64>,
+    /// As in [`Progress`].
+    is_not_kept: bool,
+    is_another: bool,
     /// Since when the stream is to be read again, from `next`.
     rewind: Option<Instant>,
 }
@@ -52,7 +90,11 @@ impl Ledger {
             next: former.next.max(stored.map(after)).or(start),
             waiting: VecDeque::new(),
             finished: former.finished.max(stored),
+            has_begun: stored.is_some() || former.next.is_some(),
             stored,
+            confirmed: stored,
+            is_not_kept: former.is_not_kept,
+            is_another: former.is_another,
             rewind: None,
         }
     }
@@ -63,11 +105,19 @@ impl Ledger {
     }
 
     pub(crate) fn progress(&self) -> Progress {
-        let first = self.waiting.front();
         Progress {
             finished: self.finished,
-            next: first.map_or(self.next, |first| Some(first.mark.offset)),
+            next: self.unfinished().filter(|_| self.has_begun),
+            stored: self.stored,
+            is_not_kept: self.is_not_kept,
+            is_another: self.is_another,
         }
+    }
+
+    /// The first that is not finished, or where to begin.
+    fn unfinished(&self) -> Option<u64> {
+        let first = self.waiting.front();
+        first.map_or(self.next, |first| Some(first.mark.offset))
     }
 
     /// Takes what comes from now on.
@@ -90,6 +140,7 @@ impl Ledger {
         let finished = false;
         self.waiting.push_back(Waiting { mark, finished });
         self.next = Some(after(offset));
+        self.has_begun = true;
         Some(mark)
     }
 
@@ -133,12 +184,13 @@ impl Ledger {
         self.is_open = true;
         self.next = self.next.max(stored.map(after));
         self.finished = self.finished.max(stored);
-        self.stored = stored;
+        self.has_begun |= stored.is_some();
+        self.set_kept(stored);
     }
 
     /// Takes nothing more, and what is in flight is nobody's any more.
     pub(crate) fn end(&mut self) {
-        self.next = self.progress().next;
+        self.next = self.unfinished();
         self.reading += 1;
         self.is_open = false;
         self.rewind = None;
@@ -155,8 +207,26 @@ impl Ledger {
         self.stored
     }
 
-    pub(crate) fn set_stored(&mut self, offset: Option<u64>) {
-        self.stored = offset;
+    /// Whether the server is to be asked what it keeps: to tell it what it does not, or to hear that it keeps what it
+    /// was told.
+    pub(crate) fn has_to_ask(&self) -> bool {
+        let is_sure = self.is_not_kept || self.stored == self.confirmed;
+        self.to_store().is_some() || !is_sure
+    }
+
+    /// The server has answered what it keeps.
+    pub(crate) fn set_kept(&mut self, offset: Option<u64>) {
+        (self.stored, self.confirmed) = (offset, offset);
+    }
+
+    /// The server was told to keep this.
+    pub(crate) fn set_told(&mut self, offset: u64) {
+        self.stored = Some(offset);
+    }
+
+    /// The server does not keep what it is told.
+    pub(crate) fn set_not_kept(&mut self) {
+        self.is_not_kept = true;
     }
 
     /// How many offsets are between what was taken and this one, which is the newest.
@@ -189,7 +259,12 @@ mod tests {
 
     fn open(stored: Option<u64>, finished: Option<u64>) -> Ledger {
         let next = finished.map(after);
-        let mut ledger = Ledger::new(stored, Progress { finished, next }, Some(3));
+        let former = Progress {
+            finished,
+            next,
+            ..Progress::default()
+        };
+        let mut ledger = Ledger::new(stored, former, Some(3));
         ledger.open();
         ledger
     }
@@ -207,7 +282,7 @@ mod tests {
         assert!(ledger.finish(marks[0]));
         assert_eq!((ledger.to_store(), next(&ledger)), (Some(4), Some(9)));
         assert!(!ledger.finish(marks[0]), "once is enough");
-        ledger.set_stored(Some(4));
+        ledger.set_told(4);
         assert_eq!(ledger.to_store(), None);
         assert!(ledger.finish(marks[2]));
         assert_eq!((ledger.to_store(), next(&ledger)), (Some(9), Some(10)));
@@ -282,6 +357,32 @@ mod tests {
         let former = ledger.progress();
         assert_eq!((former.finished, former.next), (None, Some(7)));
         assert_eq!(next(&Ledger::new(None, former, None)), Some(7));
+    }
+
+    #[test]
+    fn a_stream_without_the_offset_is_another() {
+        let mut ledger = open(None, None);
+        let marks = take(&mut ledger, 0, &[3, 4]);
+        assert!(ledger.finish(marks[0]));
+        assert!(!ledger.progress().was_elsewhere(None), "nothing was stored");
+        ledger.set_told(3);
+        assert!(ledger.has_to_ask(), "whether it is kept");
+        ledger.set_kept(Some(3));
+        assert!(!ledger.has_to_ask());
+        let former = ledger.progress();
+        assert!(former.was_elsewhere(None) && !former.was_elsewhere(Some(3)));
+        // Another one of the name has read the new one already.
+        assert!(former.was_elsewhere(Some(2)));
+        let ledger = Ledger::new(Some(2), Progress::in_another(), None);
+        assert_eq!((ledger.next(), ledger.to_store()), (Some(3), None));
+        let ledger = Ledger::new(None, Progress::in_another(), None);
+        assert_eq!((ledger.next(), ledger.to_store()), (None, None));
+        assert!(ledger.progress().is_another());
+        // A user without the right to store.
+        let mut ledger = open(Some(3), None);
+        ledger.set_not_kept();
+        let again = Ledger::new(Some(3), ledger.progress(), None);
+        assert!(!again.progress().was_elsewhere(None));
     }
 
     #[test]

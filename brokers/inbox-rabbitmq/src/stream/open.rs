@@ -21,10 +21,19 @@ const AGAIN: Duration = Duration::from_millis(50);
 
 const DOING: &str = "looking for the stream";
 
-/// A connection to read the stream by, and the offset that the server keeps for the consumer.
-pub(crate) async fn to_read(options: &RabbitMqStreamOptions) -> Outcome<(Link, Option<u64>)> {
+/// A stream that can be read.
+pub(crate) struct Found {
+    pub(crate) link: Link,
+    /// The offset that the server keeps for the consumer.
+    pub(crate) kept: Option<u64>,
+    /// Whether it was not there at first.
+    pub(crate) is_new: bool,
+}
+
+/// A connection to read the stream by.
+pub(crate) async fn to_read(options: &RabbitMqStreamOptions) -> Outcome<Found> {
     within(async {
-        let mut link = to_node(options, &options.stream, Nodes::readable).await?;
+        let (mut link, is_new) = to_node(options, &options.stream, Nodes::readable).await?;
         if options.single_active_consumer && link.version < (3, 11) {
             return Err(SourceError::permanent(
                 "`single_active_consumer` needs RabbitMQ 3.11 or later",
@@ -35,14 +44,15 @@ pub(crate) async fn to_read(options: &RabbitMqStreamOptions) -> Outcome<(Link, O
             writer.text(consumer).text(stream)
         });
         let kept = kept_offset(&asking.await?)?;
-        Ok((link, kept))
+        Ok(Found { link, kept, is_new })
     })
     .await
 }
 
 /// A connection to the node that takes messages for `stream`.
 pub(crate) async fn to_write(options: &RabbitMqStreamOptions, stream: &str) -> Outcome<Link> {
-    within(to_node(options, stream, Nodes::writable)).await
+    let (link, _) = within(to_node(options, stream, Nodes::writable)).await?;
+    Ok(link)
 }
 
 async fn within<T>(opening: impl Future<Output = Outcome<T>>) -> Outcome<T> {
@@ -60,26 +70,27 @@ pub(crate) fn kept_offset(answer: &[u8]) -> Outcome<Option<u64>> {
     }
 }
 
-/// A connection to one of the nodes of a stream that `fit`, which is declared if it is to be.
+/// A connection to one of the nodes of a stream that `fit`, which is declared if it is to be, and whether it was.
 async fn to_node(
     options: &RabbitMqStreamOptions,
     stream: &str,
     fit: fn(Nodes) -> Vec<Node>,
-) -> Outcome<Link> {
+) -> Outcome<(Link, bool)> {
     let to = &options.connection;
     let mut link = Link::open(to, None).await?;
-    let nodes = fit(find(&mut link, options, stream).await?);
+    let (nodes, created) = find(&mut link, options, stream).await?;
+    let nodes = fit(nodes);
     let Some(first) = nodes.first() else {
         return Err(refused(DOING, code::STREAM_AWAY));
     };
     // A node that does not say where it is cannot be told from others.
     let is_one = |link: &Link| link.node.as_ref().is_none_or(|node| nodes.contains(node));
     if is_one(&link) {
-        return Ok(link);
+        return Ok((link, created));
     }
     if !to.load_balancer {
         let chosen = nodes.get(fastrand::usize(..nodes.len())).unwrap_or(first);
-        return Link::open(to, Some(chosen)).await.map_err(|error| {
+        let opened = Link::open(to, Some(chosen)).await.map_err(|error| {
             let text = format!(
                 "{error}; the stream is on {}:{}, by the word of {}: if that is behind a load balancer, say so \
                  by `load_balancer`",
@@ -90,20 +101,26 @@ async fn to_node(
                 false => SourceError::permanent(text),
             }
         });
+        return opened.map(|link| (link, created));
     }
     while !is_one(&link) {
         sleep(AGAIN).await;
         link = Link::open(to, None).await?;
     }
-    Ok(link)
+    Ok((link, created))
 }
 
-async fn find(link: &mut Link, options: &RabbitMqStreamOptions, stream: &str) -> Outcome<Nodes> {
+/// The nodes of a stream, and whether it had to be declared.
+async fn find(
+    link: &mut Link,
+    options: &RabbitMqStreamOptions,
+    stream: &str,
+) -> Outcome<(Nodes, bool)> {
     let mut created = false;
     loop {
         let asking = link.answer(key::METADATA, |writer| writer.u32(1).text(stream));
         match Metadata::read(&asking.await?).map_err(malformed)? {
-            Metadata::Found(nodes) => return Ok(nodes),
+            Metadata::Found(nodes) => return Ok((nodes, created)),
             Metadata::Not(code::NO_SUCH_STREAM) if options.create && !created => {
                 let arguments = options.arguments();
                 let declare = |writer: Writer| writer.text(stream).pairs(&arguments);
@@ -200,11 +217,12 @@ mod tests {
     #[tokio::test]
     async fn a_load_balancer_is_asked_until_it_leads_to_the_stream() {
         let (port, connected) = balancer(&["a", "b", "c"], node("c", 5552)).await;
-        let (link, kept) = to_read(&options(port, "&load_balancer=true"))
+        let found = to_read(&options(port, "&load_balancer=true"))
             .await
             .unwrap();
-        assert_eq!((link.node, kept), (Some(node("c", 5552)), Some(41)));
-        assert_eq!(link.version, (4, 1));
+        assert_eq!((found.kept, found.is_new), (Some(41), false));
+        assert_eq!(found.link.node, Some(node("c", 5552)));
+        assert_eq!(found.link.version, (4, 1));
         assert_eq!(connected.load(Ordering::SeqCst), 3);
     }
 
@@ -219,8 +237,8 @@ mod tests {
     async fn otherwise_it_goes_where_the_stream_is_said_to_be() {
         let (other, reached) = balancer(&["b"], node("b", 5552)).await;
         let (port, connected) = balancer(&["a"], node("127.0.0.1", other)).await;
-        let (link, _) = to_read(&options(port, "")).await.unwrap();
-        assert_eq!(link.node, Some(node("b", 5552)));
+        let found = to_read(&options(port, "")).await.unwrap();
+        assert_eq!(found.link.node, Some(node("b", 5552)));
         assert_eq!(connected.load(Ordering::SeqCst), 1);
         assert_eq!(reached.load(Ordering::SeqCst), 1);
         // One that cannot be reached there is told of.

@@ -9,10 +9,10 @@ use inbox_api::{Result, hide_password};
 use url::Url;
 
 use super::frame::Begin;
-use crate::options::{credentials, invalid, name, read, unknown, vhost};
+use crate::options::{check_dead_letters, credentials, invalid, name, read, unknown, vhost};
 
-/// The URL schemes of [`RabbitMqStreamSource`](crate::RabbitMqStreamSource). The second one is TLS, which needs the Cargo
-/// feature `tls`.
+/// The URL schemes of [`RabbitMqStreamSource`](crate::RabbitMqStreamSource). The second one is TLS, which needs
+/// the Cargo feature `tls`.
 pub const STREAM_SCHEMES: &[&str] = &[PLAIN, TLS];
 
 const PLAIN: &str = "rabbitmq-stream";
@@ -70,10 +70,10 @@ impl StreamConnection {
         })
     }
 
-    /// Whether the address is that of a load balancer, behind which the hosts that servers name cannot be reached: the
-    /// source then connects to it until it is led to a node that has the stream. Unless told: no, and where the address's
-    /// node does not have the stream, the source connects to one that has it, by the host and port that the node
-    /// names (`stream.advertised_host`, `stream.advertised_port`).
+    /// Whether the address is that of a load balancer, behind which the hosts that servers name cannot be
+    /// reached: the source then connects to it until it is led to a node that has the stream. Unless told: no,
+    /// and where the address's node does not have the stream, the source connects to one that has it, by the
+    /// host and port that the node names (`stream.advertised_host`, `stream.advertised_port`).
     #[must_use]
     pub fn load_balancer(mut self, load_balancer: bool) -> Self {
         self.load_balancer = load_balancer;
@@ -194,8 +194,8 @@ impl RabbitMqStreamOptions {
         })
     }
 
-    /// Reads `rabbitmq-stream://user:password@host:5552/vhost?stream=orders&consumer=billing&…`; the parameters are in a
-    /// table of the [crate](crate#settings-of-a-stream)'s documentation.
+    /// Reads `rabbitmq-stream://user:password@host:5552/vhost?stream=orders&consumer=billing&…`; the parameters
+    /// are in a table of the [crate](crate#settings-of-a-stream)'s documentation.
     ///
     /// # Errors
     /// `Invalid` for another scheme, no host, stream or consumer, an unknown parameter or a value that does not fit.
@@ -240,9 +240,9 @@ impl RabbitMqStreamOptions {
         self
     }
 
-    /// Whether one consumer of the name at a time gets the stream, and the next one when that is gone. RabbitMQ 3.11 or
-    /// later; an earlier one is a permanent error. Unless told: no, and **each consumer reads the whole stream**, of which
-    /// the inbox refuses the copies.
+    /// Whether one consumer of the name at a time gets the stream, and the next one when that is gone. RabbitMQ
+    /// 3.11 or later; an earlier one is a permanent error. Unless told: no, and **each consumer reads the whole
+    /// stream**, of which the inbox refuses the copies.
     #[must_use]
     pub fn single_active_consumer(mut self, single: bool) -> Self {
         self.single_active_consumer = single;
@@ -257,16 +257,17 @@ impl RabbitMqStreamOptions {
         self
     }
 
-    /// How long a stream that is declared keeps messages, in whole seconds, at least one: RabbitMQ deletes older ones, **received or
-    /// not**, a segment of its files at a time. Unless told: for ever, if no policy says otherwise.
+    /// How long a stream that is declared keeps messages, in whole seconds, at least one: RabbitMQ deletes
+    /// older ones, **received or not**, a segment of its files at a time. Unless told: for ever, if no policy
+    /// says otherwise.
     #[must_use]
     pub fn max_age(mut self, age: Duration) -> Self {
         self.max_age = Some(age);
         self
     }
 
-    /// How many bytes a stream that is declared keeps, before RabbitMQ deletes the oldest, **received or not**, a segment
-    /// of its files (500 MB) at a time. Unless told: any number, if no policy says otherwise.
+    /// How many bytes a stream that is declared keeps, before RabbitMQ deletes the oldest, **received or not**,
+    /// a segment of its files (500 MB) at a time. Unless told: any number, if no policy says otherwise.
     #[must_use]
     pub fn max_length_bytes(mut self, bytes: u64) -> Self {
         self.max_length_bytes = Some(bytes);
@@ -277,9 +278,12 @@ impl RabbitMqStreamOptions {
     /// is confirmed there. Unless told: none, and a rejected delivery stops the source.
     ///
     /// # Errors
-    /// `Invalid` for a name that RabbitMQ does not take.
+    /// `Invalid` for a name that RabbitMQ does not take, and for that of the stream itself, whose dead letters
+    /// would come again.
     pub fn dead_letters(mut self, stream: impl Into<String>) -> Result<Self> {
-        self.dead_letters = Some(name("dead_letters", stream.into())?);
+        let stream = name("dead_letters", stream.into())?;
+        check_dead_letters(&self.stream, &stream)?;
+        self.dead_letters = Some(stream);
         Ok(self)
     }
 
@@ -397,6 +401,7 @@ mod tests {
             "rabbitmq-stream://h/?stream=s&consumer=c&colour=red",
             "rabbitmq-stream://h/?stream=s&consumer=c&start=yesterday",
             "rabbitmq-stream://h/?stream=s&consumer=c&create=perhaps",
+            "rabbitmq-stream://h/?stream=s&consumer=c&dead_letters=s",
         ] {
             assert!(RabbitMqStreamOptions::from_url(url).is_err(), "{url}");
         }

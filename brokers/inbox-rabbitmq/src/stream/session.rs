@@ -191,8 +191,8 @@ impl Session {
     fn next_work(&self) -> Option<Instant> {
         let ledger = self.shared.ledger();
         let is_storing = self.is_asked(|question| matches!(question, Question::Offset));
-        let store = (ledger.to_store().is_some() && !is_storing)
-            .then(|| self.stored_at.checked_add(STORE_EVERY));
+        let store =
+            (ledger.has_to_ask() && !is_storing).then(|| self.stored_at.checked_add(STORE_EVERY));
         let rewind = ledger.rewinds_since();
         let rewind = rewind.map(|since| Instant::from_std(since).checked_add(MOMENT));
         let times = [
@@ -214,12 +214,12 @@ impl Session {
         if self.link.heard.elapsed() >= SILENCE {
             return Err(SourceError::transient("the server is silent"));
         }
-        let (to_store, rewinds_since) = {
+        let (has_to_ask, rewinds_since) = {
             let ledger = self.shared.ledger();
-            (ledger.to_store(), ledger.rewinds_since())
+            (ledger.has_to_ask(), ledger.rewinds_since())
         };
         let is_storing = self.is_asked(|question| matches!(question, Question::Offset));
-        if to_store.is_some() && !is_storing && self.stored_at.elapsed() >= STORE_EVERY {
+        if has_to_ask && !is_storing && self.stored_at.elapsed() >= STORE_EVERY {
             self.ask_offset(Question::Offset).await?;
         }
         if rewinds_since.is_some_and(|since| since.elapsed() >= MOMENT) {
@@ -351,17 +351,18 @@ impl Session {
         self.link.send(&answer).await
     }
 
-    /// Stores what is finished if the server keeps an earlier offset, or none: another consumer of the name may have come
-    /// further, and is not to be set back. Returns what was stored.
+    /// Stores what is finished if the server keeps an earlier offset, or none: another consumer of the name may
+    /// have come further, and is not to be set back. Returns what was stored.
     async fn store_behind(&mut self, kept: Option<u64>) -> Outcome<Option<u64>> {
         let (before, to_store) = {
             let mut ledger = self.shared.ledger();
             let before = ledger.stored();
-            ledger.set_stored(kept);
+            ledger.set_kept(kept);
             (before, ledger.to_store())
         };
         if kept < before && !self.has_warned {
             self.has_warned = true;
+            self.shared.ledger().set_not_kept();
             tracing::warn!(
                 stream = self.options.stream,
                 consumer = self.options.consumer,
@@ -375,7 +376,7 @@ impl Session {
         let (consumer, stream) = (&self.options.consumer, &self.options.stream);
         let content = Writer::default().text(consumer).text(stream).u64(offset);
         self.link.say(key::STORE_OFFSET, content).await?;
-        self.shared.ledger().set_stored(Some(offset));
+        self.shared.ledger().set_told(offset);
         Ok(Some(offset))
     }
 

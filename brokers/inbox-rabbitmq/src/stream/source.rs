@@ -18,7 +18,7 @@ use super::{
     envelope::envelope,
     error::Outcome,
     ledger::{Ledger, Mark, Progress},
-    open,
+    open::{self, Found},
     options::{RabbitMqStreamOptions, StreamStart},
     session::{Order, Session},
     shared::{Shared, Ticket},
@@ -36,13 +36,17 @@ pub struct RabbitMqStreamSource {
     progress: Progress,
 }
 
-/// A connection, which has a task of its own. Dropping this ends the task, which stores what is finished, and nobody waits
-/// for it.
+/// A connection, which has a task of its own. Dropping this ends the task, which stores what is finished, and
+/// nobody waits for it.
 struct Open {
     shared: Arc<Shared>,
     orders: UnboundedSender<Order>,
     chunks: UnboundedReceiver<Outcome<Chunk>>,
     chunk: Option<Chunk>,
+    /// Where a former connection was, until something comes that is there or behind it.
+    expected: Option<u64>,
+    /// Whether a record came that is before that.
+    came_before: bool,
 }
 
 /// The next connection, made by a task of its own: the receiver may drop [`Source::next`] at any time, and an
@@ -116,18 +120,37 @@ impl RabbitMqStreamSource {
         if let Some(open) = self.open.take() {
             let mut ledger = open.shared.ledger();
             ledger.end();
-            self.progress = ledger.progress();
+            self.progress = match open.is_shorter() {
+                true => Progress::in_another(),
+                false => ledger.progress(),
+            };
         }
     }
 }
 
-async fn open(options: RabbitMqStreamOptions, progress: Progress) -> Outcome<Open> {
-    let (link, kept) = open::to_read(&options).await?;
+async fn open(mut options: RabbitMqStreamOptions, mut progress: Progress) -> Outcome<Open> {
+    let Found { link, kept, is_new } = open::to_read(&options).await?;
+    if progress.was_elsewhere(kept) || (is_new && progress.next().is_some()) {
+        tracing::warn!(
+            stream = options.stream,
+            consumer = options.consumer,
+            kept,
+            "the server does not keep the offset that it was told; the stream was deleted and made again, or the offset is lost; \
+             what is behind the one that it keeps is read"
+        );
+        progress = Progress::in_another();
+    }
+    let starts_late = matches!(options.start, StreamStart::Last | StreamStart::Next);
+    if progress.is_another() && starts_late {
+        // What is there was sent while the source was at work.
+        options.start = StreamStart::First;
+    }
     let start = match options.start {
         // A chunk may begin before it.
         StreamStart::Offset(offset) => Some(offset),
         _ => None,
     };
+    let expected = progress.next().filter(|_| kept.is_none());
     let shared = Arc::new(Shared::new(Ledger::new(kept, progress, start)));
     let (supply, chunks) = unbounded_channel();
     let (orders, ordered) = unbounded_channel();
@@ -138,10 +161,18 @@ async fn open(options: RabbitMqStreamOptions, progress: Progress) -> Outcome<Ope
         orders,
         chunks,
         chunk: None,
+        expected,
+        came_before: false,
     })
 }
 
 impl Open {
+    /// Whether the stream has ended before the place where a former connection was: a server that is asked for
+    /// more begins at the end, and otherwise with what was asked for.
+    fn is_shorter(&self) -> bool {
+        self.expected.is_some() && self.came_before && self.chunk.is_none()
+    }
+
     /// The next record, with when it was written. A future that is dropped loses nothing.
     async fn next(&mut self, most: usize) -> Outcome<(i64, Record, Mark)> {
         self.shared.room(most).await;
@@ -149,8 +180,18 @@ impl Open {
             if let Some(chunk) = &mut self.chunk {
                 let Some(record) = chunk.next().map_err(unreadable)? else {
                     self.chunk = None;
+                    if self.is_shorter() {
+                        return Err(SourceError::transient(
+                            "receiving: the stream is shorter than it was; it was deleted and made again, and all of the \
+                             new one is read",
+                        ));
+                    }
                     continue;
                 };
+                match self.expected {
+                    Some(expected) if record.offset < expected => self.came_before = true,
+                    _ => self.expected = None,
+                }
                 let written = chunk.written;
                 let mark = self.shared.ledger().take(chunk.reading, record.offset);
                 if let Some(mark) = mark {

@@ -103,7 +103,7 @@ mod whole {
 
 /// An earlier version gives back, counts and starts again in its own way.
 mod older {
-    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::QUORUM);
+    source_tests::some_cases! { async || super::broker(super::Kind::RabbitMq, super::Setup::QUORUM);
         acknowledging {
             all_at_a_shutdown_in_mid_flow,
         }
@@ -122,7 +122,7 @@ mod older {
 
 /// What a single active consumer adds is order.
 mod ordered {
-    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::ORDERED);
+    source_tests::some_cases! { async || super::broker(super::Kind::RabbitMq, super::Setup::ORDERED);
         acknowledging {
             what_a_shutdown_leaves_comes_again,
             what_is_held_is_not_given_to_others,
@@ -143,7 +143,7 @@ mod ordered {
 
 /// A classic queue has its own way to give back, to count and to restart.
 mod classic {
-    part! { super::RabbitBroker, super::broker(super::Kind::RabbitMq, super::Setup::CLASSIC);
+    source_tests::some_cases! { async || super::broker(super::Kind::RabbitMq, super::Setup::CLASSIC);
         acknowledging {
             nothing_before_it_is_stored,
             what_is_stored_and_no_more,

@@ -31,9 +31,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a quorum queue counts its messages, and longer than it takes.
 const COUNTED: Duration = Duration::from_millis(250);
 const TICK_MS: &str = "100";
-/// A node writes the names of its quorum queues down, and that of what coordinates its streams, when there was no new one for
-/// half a second. One that is killed before that does not know the queue when it starts again, and answers nothing that is
-/// asked of it.
+/// A node writes the names of its quorum queues down, and that of what coordinates its streams, when there was
+/// no new one for half a second. One that is killed before that does not know the queue when it starts again,
+/// and answers nothing that is asked of it.
 pub(crate) const REMEMBERED: Duration = Duration::from_millis(1500);
 
 /// How the queues of a server are declared.
@@ -142,6 +142,11 @@ impl Rabbit {
     /// Where sources connect, by host and port.
     pub(crate) fn address(&self) -> &str {
         &self.address
+    }
+
+    /// Past the proxy, by host and port.
+    pub(crate) fn plain(&self) -> &str {
+        &self.direct
     }
 
     /// Past the proxy.
@@ -289,6 +294,23 @@ impl Rabbit {
         let found = found.ok_or("no such queue")?;
         let count = |name: &str| found[name].as_u64().ok_or("not counted yet");
         Ok((count("messages_ready")?, count("messages_unacknowledged")?))
+    }
+
+    /// Sets something by the management plug-in.
+    pub(crate) async fn manage(&self, path: &str, value: &str) -> Outcome {
+        let mut stream = TcpStream::connect(&self.management).await?;
+        let order = format!(
+            "PUT /api/{path} HTTP/1.0\r\nAuthorization: Basic Z3Vlc3Q6Z3Vlc3Q=\r\n\
+             Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{value}",
+            value.len()
+        );
+        stream.write_all(order.as_bytes()).await?;
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).await?;
+        match answer.split(' ').nth(1) {
+            Some("201" | "204") => Ok(()),
+            _ => Err(answer.into()),
+        }
     }
 
     pub(crate) async fn until(&self, queue: &str, wanted: (u64, u64)) -> Outcome {

@@ -82,7 +82,8 @@ async fn run(kind: Kind, setup: Setup) -> Outcome {
     a_cancelled_consumer_comes_back(&server).await?;
     what_is_published_arrives_as_it_was(&server).await?;
     what_no_queue_takes_is_told(&server).await?;
-    a_wrong_password_is_permanent(&server).await
+    a_wrong_password_is_permanent_for_a_source(&server).await?;
+    a_limit_of_connections_passes(&server).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -376,25 +377,49 @@ async fn what_no_queue_takes_is_told(server: &Rabbit) -> Outcome {
     Ok(())
 }
 
-/// It does not pass by itself, and is never shown.
-async fn a_wrong_password_is_permanent(server: &Rabbit) -> Outcome {
+/// It does not pass by itself, and is never shown. A publisher has messages that a change of the password makes
+/// no worse: for it, it passes.
+async fn a_wrong_password_is_permanent_for_a_source(server: &Rabbit) -> Outcome {
     let url = format!("amqp://guest:s3cret@{}/%2f?queue=q", server.address());
     let mut wrong = source(RabbitMqOptions::from_url(&url)?);
     let error = failure(&mut wrong).await?;
     assert!(!error.is_transient(), "{error}");
     let shown = format!("{error} {error:?} {wrong:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
-    let publisher =
-        RabbitMqPublisher::from_url(&format!("amqp://guest:s3cret@{}", server.address()))?;
-    let answers = publisher.publish(&[Envelope::new("a", "b")]).await;
-    let error = answers.into_iter().next().and_then(Result::err);
-    let error = error.ok_or("no error")?;
-    assert!(!error.is_transient(), "{error}");
-    let shown = format!("{error} {error:?} {publisher:?}");
-    assert!(!shown.contains("s3cret"), "{shown}");
     let url = format!("amqp://{}/no-such-host?queue=q", server.address());
     let error = failure(&mut source(RabbitMqOptions::from_url(&url)?)).await?;
     assert!(!error.is_transient(), "{error}");
+    for url in [
+        format!("amqp://guest:s3cret@{}", server.address()),
+        format!("amqp://{}/no-such-host", server.address()),
+    ] {
+        let publisher = RabbitMqPublisher::from_url(&url)?;
+        let answers = publisher.publish(&[Envelope::new("a", "b")]).await;
+        let error = answers.into_iter().next().and_then(Result::err);
+        let error = error.ok_or("no error")?;
+        assert!(error.is_transient(), "{error}");
+        let shown = format!("{error} {error:?} {publisher:?}");
+        assert!(!shown.contains("s3cret"), "{shown}");
+    }
+    Ok(())
+}
+
+/// The server has the same code for it as for a virtual host that is not there.
+async fn a_limit_of_connections_passes(server: &Rabbit) -> Outcome {
+    for path in [
+        "vhost-limits/%2f/max-connections",
+        "user-limits/guest/max-connections",
+    ] {
+        server.manage(path, r#"{"value": 0}"#).await?;
+        let refused = failure(&mut source(server.options("limited")?)).await?;
+        assert!(refused.is_transient(), "{refused}");
+        assert!(refused.to_string().contains("limit"), "{refused}");
+        server.manage(path, r#"{"value": -1}"#).await?;
+    }
+    let mut source = source(server.options("limited")?);
+    let nothing = timeout(Duration::from_secs(1), source.next()).await;
+    assert!(nothing.is_err(), "{nothing:?}");
+    source.close().await?;
     Ok(())
 }
 

@@ -107,7 +107,7 @@ mod whole {
 
 /// An earlier version speaks an earlier protocol, and makes other messages of AMQP 0.9.1's.
 mod older {
-    part! { super::StreamBroker, super::broker(test_servers::Kind::RabbitMq, false);
+    source_tests::some_cases! { async || super::broker(test_servers::Kind::RabbitMq, false);
         acknowledging {
             what_is_stored_and_no_more,
             all_at_a_shutdown_in_mid_flow,
@@ -134,7 +134,7 @@ mod older {
 
 /// One consumer follows another.
 mod single {
-    part! { super::StreamBroker, super::broker(test_servers::Kind::RabbitMq4, true);
+    source_tests::some_cases! { async || super::broker(test_servers::Kind::RabbitMq4, true);
         acknowledging {
             what_is_stored_and_no_more,
             all_at_a_shutdown_in_mid_flow,

@@ -102,6 +102,8 @@ async fn run(kind: Kind) -> Outcome {
     a_rejected_message_stops(&server).await?;
     a_stream_that_is_missing(&server).await?;
     a_deleted_stream_is_noticed(&server).await?;
+    a_stream_that_is_made_again_is_another(&server).await?;
+    a_stream_that_the_source_makes_again_is_another(&server).await?;
     what_is_published_arrives_as_it_was(&server).await?;
     what_other_clients_send(&server).await?;
     what_is_refused_is_permanent(&server).await
@@ -378,6 +380,52 @@ async fn a_deleted_stream_is_noticed(server: &Streams) -> Outcome {
     };
     assert!(error.to_string().contains("no such stream"), "{error}");
     assert!(old.acknowledge().await.is_err());
+    Ok(())
+}
+
+/// As its offsets are, too: what is behind the old ones in the new stream, and what is before them, is new.
+async fn a_stream_that_is_made_again_is_another(server: &Streams) -> Outcome {
+    for (stream, start, count) in [
+        ("shorter", StreamStart::First, 3),
+        ("longer", StreamStart::First, 12),
+        ("next", StreamStart::Next, 3),
+    ] {
+        server.create(stream).await?;
+        let mut source = source(server.options(stream)?.start(start));
+        nothing(&mut source).await?;
+        server.rabbit.publish_numbers(stream, 5).await?;
+        let taken = take(&mut source, 5).await?;
+        acknowledge(taken).await;
+        server.until(stream, 0).await?;
+        server.rabbit.delete(stream).await?;
+        server.create(stream).await?;
+        server.rabbit.publish_numbers(stream, count).await?;
+        let again = take(&mut source, count).await?;
+        assert_eq!(texts(&again), numbers(1..=u32::try_from(count)?));
+        acknowledge(again).await;
+        server.until(stream, 0).await?;
+        assert_eq!(server.stored(stream).await?, Some(count as u64 - 1));
+        source.close().await?;
+    }
+    Ok(())
+}
+
+async fn a_stream_that_the_source_makes_again_is_another(server: &Streams) -> Outcome {
+    let stream = "remade";
+    filled(server, stream, 5).await?;
+    let mut source = source(server.options(stream)?.create(true));
+    let old = take(&mut source, 5).await?;
+    server.rabbit.delete(stream).await?;
+    let error = failure(&mut source).await?;
+    assert!(error.is_transient(), "{error}");
+    nothing(&mut source).await?;
+    server.rabbit.publish_numbers(stream, 3).await?;
+    let new = take(&mut source, 3).await?;
+    assert_eq!(texts(&new), numbers(1..=3));
+    assert_eq!(RabbitMqStreamDelivery::acknowledge_all(old).await.len(), 5);
+    acknowledge(new).await;
+    server.until(stream, 0).await?;
+    source.close().await?;
     Ok(())
 }
 
