@@ -1,10 +1,10 @@
 //! One entry of a stream, to be acknowledged or rejected.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Raw, Rejection, SourceError};
-use redis::{Value, cmd, pipe};
+use redis::Value;
 use tokio::time::Instant;
 
 use crate::{
@@ -18,12 +18,17 @@ pub(crate) const REJECTION: &str = "inbox-rejection";
 /// The field of a dead letter that says where it was.
 pub(crate) const POSITION: &str = "inbox-position";
 
+/// How long an entry stays away that could not be rejected.
+const REJECTION_PAUSE: Duration = Duration::from_millis(500);
+
 /// An entry of a stream. Dropped without an answer, it comes again from the same source at once.
 pub struct RedisStreamsDelivery {
     pub(crate) envelope: Envelope,
     pub(crate) fields: Option<Vec<Field>>,
     pub(crate) id: String,
     pub(crate) shared: Arc<Shared>,
+    /// How long it stays away when it is dropped unanswered.
+    pub(crate) pause: Duration,
 }
 
 impl Delivery for RedisStreamsDelivery {
@@ -46,27 +51,12 @@ impl Delivery for RedisStreamsDelivery {
         }
     }
 
-    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
-        let mut commands = pipe();
-        commands.atomic();
-        if let (Some(stream), Some(fields)) = (&self.shared.options.dead_letters, &self.fields) {
-            let position = self.envelope.position.as_deref().unwrap_or_default();
-            let mut add = cmd("XADD");
-            add.arg(stream).arg("*");
-            for (name, value) in fields {
-                add.arg(name.as_ref()).arg(value.as_ref());
-            }
-            add.arg(REJECTION).arg(rejection.reason());
-            add.arg(POSITION).arg(position);
-            commands.add_command(add);
+    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
+        if let Err(error) = self.write_off(&rejection).await {
+            // The same would be said at once of what comes again at once.
+            self.pause = REJECTION_PAUSE;
+            return Err(error);
         }
-        let acknowledging = self.shared.acknowledging(std::iter::once(self.id.as_str()));
-        for command in acknowledging.cmd_iter() {
-            commands.add_command(command.clone());
-        }
-        let deadline = Instant::now() + PATIENCE;
-        let link = &self.shared.link;
-        link.run::<Value>("rejecting", &commands, deadline).await?;
         self.shared.held.remove([self.id.as_str()]);
         Ok(())
     }
@@ -101,6 +91,21 @@ impl Delivery for RedisStreamsDelivery {
 }
 
 impl RedisStreamsDelivery {
+    async fn write_off(&self, rejection: &Rejection) -> Result<(), SourceError> {
+        let deadline = Instant::now() + PATIENCE;
+        let (shared, id) = (&self.shared, self.id.as_str());
+        let (Some(stream), Some(fields)) = (&shared.options.dead_letters, &self.fields) else {
+            return shared.finish_rejected(id, deadline).await;
+        };
+        let position = self.envelope.position.as_deref().unwrap_or_default();
+        let own = fields.iter().map(|(name, value)| (&**name, &**value));
+        let further = [(REJECTION, rejection.reason()), (POSITION, position)];
+        let further = further.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
+        let fields: Vec<_> = own.chain(further).collect();
+        let written = shared.write_dead_letter(stream, id, &fields, deadline);
+        written.await
+    }
+
     /// What it says.
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
@@ -110,7 +115,7 @@ impl RedisStreamsDelivery {
 
 impl Drop for RedisStreamsDelivery {
     fn drop(&mut self) {
-        self.shared.held.give_up(&self.id);
+        self.shared.held.give_up(&self.id, self.pause);
     }
 }
 

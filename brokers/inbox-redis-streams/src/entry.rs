@@ -13,6 +13,13 @@ pub(crate) struct Entry {
     pub(crate) fields: Option<Vec<Field>>,
 }
 
+impl Entry {
+    pub(crate) fn bytes(&self) -> usize {
+        let fields = self.fields.iter().flatten();
+        fields.map(|(name, value)| name.len() + value.len()).sum()
+    }
+}
+
 /// What a read of one stream answers; `None` if it is something else.
 pub(crate) fn of_read(answer: Value) -> Option<Vec<Entry>> {
     match answer {

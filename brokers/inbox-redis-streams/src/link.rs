@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use inbox_source::SourceError;
 use redis::{
-    AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult, Script,
+    AsyncConnectionConfig, FromRedisValue, Pipeline, RedisError, RedisResult, ScriptInvocation,
     aio::MultiplexedConnection,
 };
 use tokio::{
@@ -48,20 +48,15 @@ impl Link {
         self.finish(doing, timeout_at(deadline, sent).await).await
     }
 
+    /// As [`run`](Self::run), of a script with its keys and arguments.
     pub(crate) async fn invoke<T: FromRedisValue>(
         &self,
         doing: &str,
-        script: &Script,
-        key: &str,
-        arguments: &[&str],
+        call: &ScriptInvocation<'_>,
         deadline: Instant,
     ) -> Result<T, SourceError> {
         let sent = async {
             let mut open = self.get().await?;
-            let mut call = script.key(key);
-            for argument in arguments {
-                call.arg(*argument);
-            }
             call.invoke_async(&mut open).await
         };
         self.finish(doing, timeout_at(deadline, sent).await).await
@@ -85,8 +80,13 @@ impl Link {
             Ok(Err(error)) => failed(doing, &error),
             Err(_) => late(doing),
         };
-        *self.open.lock().await = None;
+        self.reset().await;
         Err(error)
+    }
+
+    /// Lets the next call use another connection.
+    pub(crate) async fn reset(&self) {
+        *self.open.lock().await = None;
     }
 }
 

@@ -27,8 +27,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// Reads `redis://user:password@host:6379/0`, or `rediss://…` for TLS; user and password are percent-encoded.
-    /// One parameter, `tls_ca_file`, names a file with the certificates, as PEM, that are trusted in place of the system's.
+    /// Reads `redis://user:password@host:6379/0`, or `rediss://…` for TLS; user and password are
+    /// percent-encoded. One parameter, `tls_ca_file`, names a file with the certificates, as PEM, that are
+    /// trusted in place of the system's.
     ///
     /// # Errors
     /// `Invalid` for another scheme, no host, another parameter, a file that cannot be read, or TLS where it is
@@ -187,9 +188,9 @@ impl RedisStreamsOptions {
         Ok(options)
     }
 
-    /// The consumer's name in the group, which no two sources may have at once. One that is started again under its name
-    /// goes on with what it had, first and in order. Unless told: a new name each time, `inbox-` and a UUID, so that
-    /// what a killed process had comes to others after [`claim_after`](Self::claim_after).
+    /// The consumer's name in the group, which no two sources may have at once. One that is started again under
+    /// its name goes on with what it had, first and in order. Unless told: a new name each time, `inbox-` and a
+    /// UUID, so that what a killed process had comes to others after [`claim_after`](Self::claim_after).
     ///
     /// # Errors
     /// `Invalid` for an empty name.
@@ -229,7 +230,8 @@ impl RedisStreamsOptions {
         Ok(self)
     }
 
-    /// Adds a rejected entry to the stream `stream` of the same database, in one step with its acknowledgement.
+    /// Adds a rejected entry to the stream `stream` of the same database, in one step with its acknowledgement:
+    /// one that the server does not take there is not acknowledged, and comes again.
     ///
     /// # Errors
     /// `Invalid` for an empty name, or that of the stream itself.

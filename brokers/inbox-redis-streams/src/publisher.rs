@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::{
     Connection, SCHEMES,
     envelope::{PAYLOAD, fields},
-    error::{failed, unreadable},
+    error::{passing, refused, transient, unreadable},
     link::Link,
     options::{parse, read, unknown},
 };
@@ -19,7 +19,8 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 
 /// Adds messages to the streams that they are addressed to, which are made where they are not there.
 ///
-/// A message is confirmed when the server has added it: as durable as its `appendfsync` makes it, and on so many replicas as
+/// A message is confirmed when the server has added it: as durable as its `appendfsync` makes it, and on so
+/// many replicas as
 /// [`wait_replicas`](Self::wait_replicas) says. A stream does not know what it has already, so a message that is sent again
 /// is there twice; the inbox of its consumer refuses the copy by its id.
 ///
@@ -115,6 +116,12 @@ impl RedisStreamsPublisher {
         while outcomes.len() < messages.len() {
             outcomes.push(Err(unreadable("publishing")));
         }
+        let is_passing =
+            |outcome: &Outcome<()>| outcome.as_ref().is_err_and(SourceError::is_transient);
+        if outcomes.iter().any(is_passing) {
+            // It may be of a server that is not the one any more, as a replica is.
+            self.link.reset().await;
+        }
         Ok(outcomes)
     }
 }
@@ -122,7 +129,7 @@ impl RedisStreamsPublisher {
 fn added(answer: Value) -> Outcome<()> {
     match answer {
         Value::BulkString(_) | Value::SimpleString(_) => Ok(()),
-        Value::ServerError(error) => Err(failed("publishing", &error.into())),
+        Value::ServerError(error) => Err(refused("publishing", &error.into())),
         _ => Err(unreadable("publishing")),
     }
 }
@@ -134,22 +141,19 @@ impl Publisher for RedisStreamsPublisher {
         }
         if messages.iter().any(|message| message.address.is_empty()) {
             // Nothing is sent: those behind it must not come before it.
-            let refuse = |_| {
-                Err(SourceError::permanent(
-                    "publishing: a message has no address",
-                ))
+            let refuse = |message: &Envelope| match message.address.is_empty() {
+                true => SourceError::permanent("publishing: the message has no address"),
+                false => transient("publishing", "another one of the call has no address"),
             };
-            return messages.iter().map(refuse).collect();
+            return messages
+                .iter()
+                .map(|message| Err(refuse(message)))
+                .collect();
         }
         match self.send(messages).await {
             Ok(outcomes) => outcomes,
-            Err(error) => {
-                let again = |_| match error.is_transient() {
-                    true => Err(SourceError::transient(error.to_string())),
-                    false => Err(SourceError::permanent(error.to_string())),
-                };
-                messages.iter().map(again).collect()
-            }
+            // Of the link, or of the user: none of them was refused.
+            Err(error) => messages.iter().map(|_| Err(passing(&error))).collect(),
         }
     }
 }
@@ -182,5 +186,14 @@ mod tests {
         ] {
             assert!(RedisStreamsPublisher::from_url(url).is_err(), "{url}");
         }
+    }
+
+    #[tokio::test]
+    async fn a_message_without_an_address_says_nothing_of_the_others() {
+        let publisher = RedisStreamsPublisher::from_url("redis+stream://h/").unwrap();
+        let messages = ["orders", "", "orders"].map(|address| Envelope::new(address, "{}"));
+        let answers = publisher.publish(&messages).await.into_iter();
+        let passing = answers.map(|answer| answer.unwrap_err().is_transient());
+        assert_eq!(passing.collect::<Vec<_>>(), [true, false, true]);
     }
 }

@@ -16,7 +16,7 @@ use crate::{
     RedisStreamsDelivery,
     entry::{Entry, of_claim, of_read},
     envelope::envelope,
-    error::{connecting, failed, late, unreadable},
+    error::{connecting, failed, late, reading, unreadable},
     link::connect,
     shared::{PATIENCE, Shared},
 };
@@ -25,6 +25,8 @@ use crate::{
 const BLOCK: Duration = Duration::from_millis(500);
 /// The most entries of one answer, and so the most that wait here for the receiver.
 pub(crate) const PAGE: usize = 250;
+/// How large the largest entry is taken to be before one was read.
+const LARGEST: usize = 1024 * 1024;
 /// It is read when this part of what may be held is free, so that one command does not bring one entry.
 const PART: usize = 4;
 /// How often, in the time after which it is claimed, is looked for what others have left.
@@ -40,6 +42,7 @@ pub(crate) async fn read(shared: Arc<Shared>, queue: Queue, stop: watch::Receive
         shared,
         queue,
         stop,
+        largest: LARGEST,
     };
     if let Err(error) = reader.run().await {
         let _ = reader.queue.send(Err(error)).await;
@@ -50,6 +53,8 @@ struct Reader {
     shared: Arc<Shared>,
     queue: Queue,
     stop: watch::Receiver<bool>,
+    /// The bytes of the largest entry of late, by which is told how many a page may have.
+    largest: usize,
 }
 
 impl Reader {
@@ -73,11 +78,13 @@ impl Reader {
             }
             let most = self.shared.most.load(Ordering::Relaxed);
             let free = most.saturating_sub(self.shared.held.count());
-            if free == 0 || free < most / PART {
+            let most_bytes = self.shared.most_bytes.load(Ordering::Relaxed);
+            let free_bytes = most_bytes.saturating_sub(self.shared.held.bytes());
+            if free == 0 || free < most / PART || free_bytes == 0 {
                 self.wait_for_room().await;
                 continue;
             }
-            let count = free.min(PAGE);
+            let count = free.min(PAGE).min(free_bytes / self.largest + 1);
             if let Some(after) = own_after.take() {
                 let entries = self
                     .read_group(&mut connection, count, &after, None)
@@ -153,7 +160,7 @@ impl Reader {
             read.arg("BLOCK").arg(millis);
         }
         read.arg("STREAMS").arg(&options.stream).arg(after);
-        let answer = ask(connection, "receiving", &read).await?;
+        let answer = self.ask(connection, "receiving", &read).await?;
         of_read(answer).ok_or_else(|| unreadable("receiving"))
     }
 
@@ -173,7 +180,7 @@ impl Reader {
         let idle = u64::try_from(options.claim_after.as_millis()).unwrap_or(u64::MAX);
         claim.arg(idle).arg(cursor).arg("COUNT").arg(count);
         let doing = "claiming what others left";
-        let answer = ask(connection, doing, &claim).await?;
+        let answer = self.ask(connection, doing, &claim).await?;
         of_claim(answer).ok_or_else(|| unreadable(doing))
     }
 
@@ -184,21 +191,28 @@ impl Reader {
         entries: Vec<Entry>,
     ) -> Outcome<()> {
         let mut gone = Vec::new();
+        if !entries.is_empty() {
+            let sizes = entries.iter().map(Entry::bytes);
+            // It forgets a large one slowly: others of its kind may follow.
+            self.largest = sizes.max().unwrap_or_default().max(self.largest / 2).max(1);
+        }
         for Entry { id, fields } in entries {
             let Some(fields) = fields else {
                 gone.push(id);
                 continue;
             };
-            if !self.shared.held.add(&id) {
+            let options = &self.shared.options;
+            let envelope = envelope(&options.stream, &id, &options.payload, &fields);
+            if !self.shared.held.add(&id, envelope.bytes()) {
                 continue;
             }
-            let options = &self.shared.options;
             let delivery = RedisStreamsDelivery {
-                envelope: envelope(&options.stream, &id, &options.payload, &fields),
+                envelope,
                 // Only for dead letters.
                 fields: options.dead_letters.as_ref().map(|_| fields),
                 id,
                 shared: Arc::clone(&self.shared),
+                pause: Duration::ZERO,
             };
             // Dropped, it is given up.
             if self.queue.send(Ok(delivery)).await.is_err() {
@@ -222,10 +236,15 @@ impl Reader {
         }
         Ok(())
     }
-}
 
-async fn ask(connection: &mut MultiplexedConnection, doing: &str, command: &Cmd) -> Outcome<Value> {
-    let asked = timeout(BLOCK + PATIENCE, command.query_async(connection)).await;
-    let answered = asked.map_err(|_| late(doing))?;
-    answered.map_err(|error| failed(doing, &error))
+    async fn ask(
+        &self,
+        connection: &mut MultiplexedConnection,
+        doing: &str,
+        command: &Cmd,
+    ) -> Outcome<Value> {
+        let asked = timeout(BLOCK + PATIENCE, command.query_async(connection)).await;
+        let answered = asked.map_err(|_| late(doing))?;
+        answered.map_err(|error| reading(doing, &error, self.shared.options.create))
+    }
 }

@@ -15,6 +15,8 @@ use crate::{RedisStreamsOptions, held::Held, link::Link, options::MADE_UP};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(5);
 /// The most entries of one command.
 pub(crate) const AT_ONCE: usize = 500;
+/// The most fields of an entry that a script can hand to a command: Lua takes 8,000 values at a time.
+const FIELDS: usize = 3_500;
 /// How often the server is asked how much is behind.
 const LAG_EVERY: Duration = Duration::from_secs(5);
 /// What is given back looks idle for so long, which is longer than any `claim_after`. The server takes no
@@ -32,9 +34,12 @@ pub(crate) struct Shared {
     pub(crate) link: Link,
     /// The most entries to hold.
     pub(crate) most: AtomicUsize,
+    /// The most bytes of them, and of one entry more.
+    pub(crate) most_bytes: AtomicUsize,
     lag: AtomicI64,
     extend: Script,
     give_back: Script,
+    reject: Script,
     tidy: Script,
 }
 
@@ -46,9 +51,11 @@ impl Shared {
             mapping,
             held: Held::default(),
             most: AtomicUsize::new(1000),
+            most_bytes: AtomicUsize::new(usize::MAX),
             lag: AtomicI64::new(UNKNOWN),
             extend: Script::new(include_str!("lua/extend.lua")),
             give_back: Script::new(include_str!("lua/give_back.lua")),
+            reject: Script::new(include_str!("lua/reject.lua")),
             tidy: Script::new(include_str!("lua/tidy.lua")),
         }
     }
@@ -76,6 +83,44 @@ impl Shared {
         commands
     }
 
+    /// Writes an entry, with further fields, to the dead letters' stream, and finishes it: both, or neither
+    /// where the dead letter is refused. An entry of more fields than a script can hand on is finished when its
+    /// dead letter is confirmed, and is a dead letter twice where that answer is lost.
+    pub(crate) async fn write_dead_letter(
+        &self,
+        stream: &str,
+        id: &str,
+        fields: &[(&[u8], &[u8])],
+        deadline: Instant,
+    ) -> Result<(), SourceError> {
+        let options = &self.options;
+        let doing = "writing a dead letter";
+        if fields.len() > FIELDS {
+            let mut add = cmd("XADD");
+            add.arg(stream).arg("*").arg(fields);
+            let mut commands = pipe();
+            commands.add_command(add);
+            self.link.run::<Value>(doing, &commands, deadline).await?;
+            return self.finish_rejected(id, deadline).await;
+        }
+        let mut call = self.reject.key(&options.stream);
+        call.key(stream).arg(&options.group).arg(id);
+        call.arg(u8::from(options.delete)).arg(fields);
+        self.link.invoke::<Value>(doing, &call, deadline).await?;
+        Ok(())
+    }
+
+    /// Acknowledges an entry that was rejected.
+    pub(crate) async fn finish_rejected(
+        &self,
+        id: &str,
+        deadline: Instant,
+    ) -> Result<(), SourceError> {
+        let commands = self.acknowledging(std::iter::once(id));
+        let run = self.link.run::<Value>("rejecting", &commands, deadline);
+        run.await.map(drop)
+    }
+
     /// Says again and again that what is held is worked on, and asks how much is behind.
     pub(crate) async fn keep(&self) {
         let third = self.options.claim_after / 3;
@@ -98,13 +143,11 @@ impl Shared {
     async fn extend(&self) -> Result<(), SourceError> {
         let options = &self.options;
         for ids in self.held.ids().chunks(AT_ONCE) {
-            let mut arguments = vec![options.group.as_str(), options.consumer.as_str()];
-            arguments.extend(ids.iter().map(String::as_str));
+            let mut call = self.extend.key(&options.stream);
+            call.arg(&options.group).arg(&options.consumer).arg(ids);
             let deadline = Instant::now() + PATIENCE;
-            let doing = "extending";
-            self.link
-                .invoke::<Value>(doing, &self.extend, &options.stream, &arguments, deadline)
-                .await?;
+            let extended = self.link.invoke::<Value>("extending", &call, deadline);
+            extended.await?;
         }
         Ok(())
     }
@@ -129,33 +172,25 @@ impl Shared {
     /// Gives everything back that this consumer has, and removes the consumer if it has a name of its own.
     pub(crate) async fn leave(&self, deadline: Instant) -> Result<(), SourceError> {
         let options = &self.options;
-        let count = AT_ONCE.to_string();
         let mut from = "-".to_owned();
         loop {
-            let arguments = [
-                &options.group,
-                &options.consumer,
-                GIVEN_BACK_MS,
-                &from,
-                &count,
-            ];
-            let call = self.link.invoke::<Option<String>>(
-                "giving back",
-                &self.give_back,
-                &options.stream,
-                &arguments,
-                deadline,
-            );
-            match call.await? {
+            let mut call = self.give_back.key(&options.stream);
+            call.arg(&options.group).arg(&options.consumer);
+            call.arg(GIVEN_BACK_MS).arg(&from).arg(AT_ONCE);
+            let last = self
+                .link
+                .invoke::<Option<String>>("giving back", &call, deadline);
+            match last.await? {
                 Some(last) => from = format!("({last}"),
                 None => break,
             }
         }
         if options.consumer.starts_with(MADE_UP) {
-            let arguments = [&options.group, &options.consumer, MADE_UP, LEFT_MS];
-            self.link
-                .invoke::<Value>("leaving", &self.tidy, &options.stream, &arguments, deadline)
-                .await?;
+            let mut call = self.tidy.key(&options.stream);
+            call.arg(&options.group).arg(&options.consumer);
+            call.arg(MADE_UP).arg(LEFT_MS);
+            let left = self.link.invoke::<Value>("leaving", &call, deadline);
+            left.await?;
         }
         Ok(())
     }

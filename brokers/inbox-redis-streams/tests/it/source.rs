@@ -86,12 +86,16 @@ async fn run(kind: Kind) -> Outcome {
     a_run_is_acknowledged(&server).await?;
     what_waits_is_kept_and_what_is_dropped_comes_again(&server).await?;
     no_more_is_read_than_may_be_held(&server).await?;
+    no_more_bytes_are_read_than_may_be_held(&server).await?;
     a_close_gives_back_at_once(&server).await?;
     a_cut_changes_nothing(&server).await?;
     a_named_consumer_goes_on_with_what_it_had(&server).await?;
     a_rejected_entry_goes_to_its_stream(&server).await?;
+    an_entry_whose_dead_letter_is_refused_stays(&server).await?;
+    an_entry_of_many_fields_is_rejected_too(&server).await?;
     what_was_deleted_is_passed_over(&server).await?;
     what_is_not_there_is_permanent(&server).await?;
+    a_lost_group_is_made_again(&server).await?;
     what_is_published_arrives_as_it_was(&server).await?;
     what_cannot_be_published_is_told(&server).await
 }
@@ -166,6 +170,26 @@ async fn no_more_is_read_than_may_be_held(server: &Redis) -> Outcome {
     assert_eq!(texts(&some), numbers(8..=10));
     server.until(stream, (10, 7)).await?;
     drop((rest, some));
+    source.close().await?;
+    Ok(())
+}
+
+async fn no_more_bytes_are_read_than_may_be_held(server: &Redis) -> Outcome {
+    let stream = "flow-of-bytes";
+    server.create(stream).await?;
+    let large = Envelope::new(stream, vec![b'x'; 200_000]);
+    server.publish(stream, &vec![large; 20]).await?;
+    let mut source = source(server.options(stream)?);
+    source.set_flow(Flow::new(1000, 500).with_max_unacknowledged_bytes(500_000));
+    let taken = take(&mut source, 3).await?;
+    let more = timeout(Duration::from_millis(1500), source.next()).await;
+    assert!(more.is_err());
+    server.until(stream, (17, 3)).await?;
+    acknowledge(taken).await;
+    for _ in 0..17 {
+        next(&mut source).await?.acknowledge().await?;
+    }
+    server.until(stream, (0, 0)).await?;
     source.close().await?;
     Ok(())
 }
@@ -287,6 +311,73 @@ async fn a_rejected_entry_goes_to_its_stream(server: &Redis) -> Outcome {
     assert_eq!(fields["colour"], b"\xfe");
     assert_eq!(fields["inbox-rejection"], b"not an order");
     assert_eq!(fields["inbox-position"], b"rejected/5-1");
+    source.close().await?;
+    Ok(())
+}
+
+/// The name of the dead letters' stream is that of something else.
+async fn an_entry_whose_dead_letter_is_refused_stays(server: &Redis) -> Outcome {
+    let stream = "refused";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 1).await?;
+    let list = dead(stream);
+    server
+        .ask::<Value>(cmd("LPUSH").arg(&list).arg("a text"))
+        .await?;
+    let options = server.options(stream)?.dead_letters(&list)?.delete(true);
+    let mut source = source(options);
+    let delivery = next(&mut source).await?;
+    let refused = delivery.reject(Rejection::new("no")).await;
+    assert!(refused.is_err());
+    assert_eq!(server.outstanding(stream).await?, (0, 1));
+    assert_eq!(server.entries(stream).await?.len(), 1);
+    server.ask::<Value>(cmd("DEL").arg(&list)).await?;
+    let again = next(&mut source).await?;
+    assert_eq!(text(&again), "1");
+    again.reject(Rejection::new("no")).await?;
+    server.until(stream, (0, 0)).await?;
+    assert_eq!(server.entries(&list).await?.len(), 1);
+    assert!(server.entries(stream).await?.is_empty());
+    source.close().await?;
+    Ok(())
+}
+
+/// More than a script can hand to a command.
+async fn an_entry_of_many_fields_is_rejected_too(server: &Redis) -> Outcome {
+    let stream = "many-fields";
+    server.create(stream).await?;
+    let mut add = cmd("XADD");
+    add.arg(stream).arg("*");
+    for number in 0..10_000 {
+        add.arg(format!("field-{number}")).arg(&b"\xff\x00"[..]);
+    }
+    server.ask::<Value>(&add).await?;
+    let mut source = source(server.options(stream)?.dead_letters(dead(stream))?);
+    let delivery = next(&mut source).await?;
+    delivery.reject(Rejection::new("no")).await?;
+    server.until(stream, (0, 0)).await?;
+    let (_, fields) = server.entries(&dead(stream)).await?.remove(0);
+    assert_eq!(fields.len(), 10_002);
+    assert_eq!(fields["field-9999"], b"\xff\x00");
+    source.close().await?;
+    Ok(())
+}
+
+/// By a fail-over to an old replica, or by hand, under a source that is to make it.
+async fn a_lost_group_is_made_again(server: &Redis) -> Outcome {
+    let stream = "lost-group";
+    server.publish_numbers(stream, 2).await?;
+    let mut source = source(server.options(stream)?);
+    acknowledge(take(&mut source, 2).await?).await;
+    server
+        .ask::<Value>(cmd("XGROUP").arg("DESTROY").arg(stream).arg(GROUP))
+        .await?;
+    let error = failure(&mut source).await?;
+    assert!(error.is_transient(), "{error}");
+    let again = take(&mut source, 2).await?;
+    assert_eq!(texts(&again), numbers(1..=2));
+    acknowledge(again).await;
+    server.until(stream, (0, 0)).await?;
     source.close().await?;
     Ok(())
 }
@@ -505,7 +596,10 @@ async fn a_wrong_password_is_permanent() -> Outcome {
     let publisher = RedisStreamsPublisher::from_url(&url("s3cret"))?;
     let answers = publisher.publish(&[Envelope::new("a", "b")]).await;
     let error = answers[0].as_ref().err().ok_or("no error")?;
-    assert!(!error.is_transient(), "{error}");
+    assert!(
+        error.is_transient(),
+        "it says nothing of the message: {error}"
+    );
     let shown = format!("{error} {error:?} {publisher:?}");
     assert!(!shown.contains("s3cret"), "{shown}");
     // With the right one it is the group that is not there.
