@@ -8,30 +8,37 @@ use aws_sdk_sqs::{
 };
 use inbox_source::{SourceError, network};
 
-/// What the service says of itself, or of too many requests: it passes.
+/// What the service says of itself, of a queue's encryption, or of too many requests: it passes.
 const PASSES: [&str; 6] = [
     "InternalError",
     "InternalFailure",
-    "KmsThrottled",
+    "Kms",
     "OverLimit",
     "ServiceUnavailable",
     "Throttl",
 ];
-/// What waits for a change of queue, permissions, credentials or message.
-const STAYS: [&str; 12] = [
+/// What waits for a change of queue or message.
+const STAYS: [&str; 6] = [
+    "InvalidAddress",
+    "InvalidAttributeValue",
+    "InvalidMessageContents",
+    "NonExistentQueue",
+    "QueueDoesNotExist",
+    "TooLong",
+];
+/// What waits for a change of permissions or credentials. It says nothing of a message.
+const ACCESS: [&str; 6] = [
     "AccessDenied",
     "ExpiredToken",
     "IncompleteSignature",
-    "InvalidAddress",
-    "InvalidAttributeValue",
     "InvalidClientTokenId",
-    "InvalidMessageContents",
     "InvalidSecurity",
-    "NonExistentQueue",
-    "QueueDoesNotExist",
     "SignatureDoesNotMatch",
-    "TooLong",
 ];
+
+fn is_one(code: &str, of: &[&str]) -> bool {
+    of.iter().any(|one| code.contains(one))
+}
 
 pub(crate) fn transient(doing: &str, error: impl fmt::Display) -> SourceError {
     SourceError::transient(format!("{doing}: {error}"))
@@ -54,9 +61,24 @@ where
         "{doing}: {code}: {}",
         answer.err().message().unwrap_or_default()
     );
-    match STAYS.iter().any(|stays| code.contains(stays)) {
+    match is_one(code, &STAYS) || is_one(code, &ACCESS) {
         true => SourceError::permanent(text),
         false => SourceError::transient(text),
+    }
+}
+
+/// The same, of a request that publishes: what concerns the account alone passes.
+pub(crate) fn unpublished<E, R>(doing: &str, error: &SdkError<E, R>) -> SourceError
+where
+    E: ProvideErrorMetadata,
+{
+    let failure = failed(doing, error);
+    let code = error
+        .as_service_error()
+        .and_then(ProvideErrorMetadata::code);
+    match code.is_some_and(|code| is_one(code, &STAYS)) {
+        true => failure,
+        false => SourceError::transient(failure.to_string()),
     }
 }
 
@@ -83,7 +105,7 @@ pub(crate) fn refused(doing: &str, entry: &BatchResultErrorEntry) -> SourceError
         entry.code(),
         entry.message().unwrap_or_default()
     );
-    let passes = PASSES.iter().any(|passes| entry.code().contains(passes));
+    let passes = is_one(entry.code(), &PASSES) || is_one(entry.code(), &ACCESS);
     match entry.sender_fault() && !passes {
         true => SourceError::permanent(text),
         false => SourceError::transient(text),
@@ -95,5 +117,65 @@ pub(crate) fn again(error: &SourceError) -> SourceError {
     match error.is_transient() {
         true => SourceError::transient(error.to_string()),
         false => SourceError::permanent(error.to_string()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use aws_sdk_sqs::{
+        config::http::HttpResponse, error::ErrorMetadata,
+        operation::send_message_batch::SendMessageBatchError,
+    };
+
+    use super::*;
+
+    fn answer(code: &str) -> SdkError<SendMessageBatchError, HttpResponse> {
+        let metadata = ErrorMetadata::builder().code(code).message("no").build();
+        let response = HttpResponse::new(400.try_into().unwrap(), "".into());
+        SdkError::service_error(SendMessageBatchError::generic(metadata), response)
+    }
+
+    #[test]
+    fn only_what_is_wrong_with_a_message_makes_it_a_dead_letter() {
+        for (code, of_source, of_message) in [
+            ("AWS.SimpleQueueService.NonExistentQueue", false, false),
+            ("AWS.SimpleQueueService.BatchRequestTooLong", false, false),
+            ("InvalidMessageContents", false, false),
+            ("AccessDenied", false, true),
+            ("ExpiredToken", false, true),
+            ("InvalidClientTokenId", false, true),
+            ("SignatureDoesNotMatch", false, true),
+            ("Throttling", true, true),
+        ] {
+            let error = answer(code);
+            assert_eq!(
+                failed("receiving", &error).is_transient(),
+                of_source,
+                "{code}"
+            );
+            assert_eq!(
+                unpublished("publishing", &error).is_transient(),
+                of_message,
+                "{code}"
+            );
+        }
+    }
+
+    #[test]
+    fn of_a_batch_only_what_is_wrong_with_a_message_makes_it_a_dead_letter() {
+        for (code, of_message) in [
+            ("InvalidMessageContents", false),
+            ("InternalError", true),
+            ("AWS.SimpleQueueService.KmsDisabled", true),
+            ("AccessDenied", true),
+        ] {
+            let entry = BatchResultErrorEntry::builder();
+            let entry = entry.id("0").sender_fault(true).code(code).build().unwrap();
+            assert_eq!(
+                refused("publishing", &entry).is_transient(),
+                of_message,
+                "{code}"
+            );
+        }
     }
 }

@@ -23,29 +23,33 @@ struct Inner {
     all: BTreeMap<u64, Entry>,
     /// By message id.
     numbers: HashMap<String, u64>,
+    bytes: usize,
 }
 
 #[derive(Debug)]
 struct Entry {
     message: String,
     receipt: String,
+    bytes: usize,
     dropped: bool,
 }
 
 impl Inner {
     fn remove(&mut self, number: u64) {
-        if let Some(entry) = self.all.remove(&number)
-            && self.numbers.get(&entry.message) == Some(&number)
-        {
+        let Some(entry) = self.all.remove(&number) else {
+            return;
+        };
+        self.bytes -= entry.bytes;
+        if self.numbers.get(&entry.message) == Some(&number) {
             self.numbers.remove(&entry.message);
         }
     }
 }
 
 impl Held {
-    /// The number under which it is held from now on. `None` for a message that is held already: one that was visible for a
-    /// moment, as it was extended too late. The newest receipt handle counts.
-    pub(crate) fn add(&self, message: &str, receipt: &str) -> Option<u64> {
+    /// The number under which it is held from now on. `None` for a message that is held already: one that was
+    /// visible for a moment, as it was extended too late. The newest receipt handle counts.
+    pub(crate) fn add(&self, message: &str, receipt: &str, bytes: usize) -> Option<u64> {
         let mut inner = self.lock();
         if let Some(number) = inner.numbers.get(message).copied() {
             match inner.all.get_mut(&number) {
@@ -62,8 +66,10 @@ impl Held {
         let entry = Entry {
             message: message.to_owned(),
             receipt: receipt.to_owned(),
+            bytes,
             dropped: false,
         };
+        inner.bytes += bytes;
         inner.all.insert(number, entry);
         Some(number)
     }
@@ -92,6 +98,10 @@ impl Held {
         self.lock().all.len()
     }
 
+    pub(crate) fn bytes(&self) -> usize {
+        self.lock().bytes
+    }
+
     /// What is to be extended.
     pub(crate) fn at_work(&self) -> Vec<String> {
         let inner = self.lock();
@@ -111,6 +121,7 @@ impl Held {
     pub(crate) fn take_all(&self) -> Vec<String> {
         let mut inner = self.lock();
         inner.numbers.clear();
+        inner.bytes = 0;
         let all = std::mem::take(&mut inner.all);
         all.into_values().map(|entry| entry.receipt).collect()
     }
@@ -127,16 +138,18 @@ mod tests {
     #[test]
     fn a_message_is_held_once_by_its_newest_receipt() {
         let held = Held::default();
-        let first = held.add("m", "r-1").unwrap();
-        assert_eq!(held.add("m", "r-2"), None);
+        let first = held.add("m", "r-1", 10).unwrap();
+        assert_eq!(held.add("m", "r-2", 10), None);
         assert_eq!(held.receipt(first).as_deref(), Some("r-2"));
         held.give_up(first);
         assert_eq!(held.dropped(), (vec![first], vec!["r-2".into()]));
         // It came again before it was given back.
-        let second = held.add("m", "r-3").unwrap();
+        let second = held.add("m", "r-3", 10).unwrap();
         held.remove(first);
         assert_eq!(held.at_work(), ["r-3"]);
         held.remove(second);
-        assert!(held.add("m", "r-4").is_some());
+        assert_eq!(held.bytes(), 0);
+        assert!(held.add("m", "r-4", 10).is_some());
+        assert_eq!((held.count(), held.bytes()), (1, 10));
     }
 }

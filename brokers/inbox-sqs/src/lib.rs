@@ -1,7 +1,7 @@
 //! Amazon SQS as a source of an inbox: store, then acknowledge. And a publisher, for the way out.
 //!
-//! An [`SqsSource`] consumes a queue, standard or FIFO. It hands messages to a receiver of the crate `inbox`, and deletes
-//! them only when the receiver has stored them.
+//! An [`SqsSource`] consumes a queue, standard or FIFO. It hands messages to a receiver of the crate `inbox`,
+//! and deletes them only when the receiver has stored them.
 //!
 //! ```no_run
 //! use inbox::receiver::{Mapping, Receiver};
@@ -39,17 +39,19 @@
 //! ```
 //!
 //! # What is guaranteed
-//! - **A message is deleted when it is stored, or known from before, and not earlier**, ten with each request. Where the
-//!   service fails to delete some of the ten, those come again, and the inbox refuses the copies.
-//! - **What waits for a slow store is not given to others**: as long as the source lives, messages that it has handed out
-//!   are kept invisible, every third of [`visibility`](SqsOptions::visibility). SQS allows 12 hours in all; then they come
-//!   again.
-//! - **A lost connection takes nothing along**: what was handed out is deleted over the next one. What the service had sent
-//!   and the source never got comes again after `visibility`; so does what a killed process had.
+//! - **A message is deleted when it is stored, or known from before, and not earlier**, ten with each request.
+//!   Where the service fails to delete some of the ten, those come again, and the inbox refuses the copies.
+//! - **What waits for a slow store is not given to others**: as long as the source lives, messages that it has
+//!   handed out are kept invisible, every third of [`visibility`](SqsOptions::visibility). SQS allows 12 hours
+//!   in all; then they come again.
+//! - **A lost connection takes nothing along**: what was handed out is deleted over the next one. What the
+//!   service had sent and the source never got comes again after `visibility`; so does what a killed process
+//!   had.
 //! - A delivery that is dropped is given back at once.
 //!
-//! Order: a FIFO queue keeps that of each group, over any number of consumers, as nobody gets a message of a group while
-//! another is out. A standard queue keeps none, and may deliver a message twice; the inbox refuses the copy.
+//! Order: a FIFO queue keeps that of each group, over any number of consumers, as nobody gets a message of a
+//! group while another is out. A standard queue keeps none, and may deliver a message twice; the inbox refuses
+//! the copy.
 //!
 //! # Mapping
 //! What a [`Mapping`](inbox_source::Mapping) finds in a message:
@@ -72,29 +74,33 @@
 //! become an id.
 //!
 //! # Flow control
-//! The source asks for ten messages at most, and never has more than the receiver's `max_unacknowledged`. Other consumers get
-//! the rest. It makes one request at a time; for more than some hundred messages a second run several sources.
+//! The source asks for ten messages at most, and never has more than the receiver's `max_unacknowledged`. Other
+//! consumers get the rest. It asks for none while `max_unacknowledged_bytes` is reached, so that one answer at
+//! most is over it. It makes one request at a time; for more than some hundred messages a second run several
+//! sources.
 //!
 //! # Rejection
-//! A rejected message is deleted, or what [`Rejections`] say: left to the queue's redrive policy, or sent to a queue for dead
-//! letters, with its attributes and, if there is room, `inbox-rejection`. With `keep_rejected` of the receiver it is kept in the
-//! inbox instead.
+//! A rejected message is deleted, or what [`Rejections`] say: left to the queue's redrive policy, or sent to a
+//! queue for dead letters, with its attributes and, if there is room, `inbox-rejection`. With `keep_rejected`
+//! of the receiver it is kept in the inbox instead.
 //!
 //! # Errors and reconnecting
-//! A service that cannot be reached, fails or throttles is a transient error. Refused credentials or permissions, and a
-//! queue that is not there, are permanent.
+//! A service that cannot be reached, fails or throttles is a transient error. Refused credentials or
+//! permissions, and a queue that is not there, are permanent. To a publisher credentials and permissions say
+//! nothing of a message, and are transient.
 //!
 //! # TLS
-//! `sqs://` is HTTPS with rustls, and `sqs+http://` is not encrypted. The service's certificate is checked against the system's, or
-//! those of the file that the environment variable `SSL_CERT_FILE` names. One that is refused is a transient error, which says why.
+//! `sqs://` is HTTPS with rustls, and `sqs+http://` is not encrypted. The service's certificate is checked
+//! against the system's, or those of the file that the environment variable `SSL_CERT_FILE` names. One that is
+//! refused is a transient error, which says why.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) waits for the last request ([`wait`](SqsOptions::wait)), and gives back what was not
 //! deleted. Dropping the source leaves what it had to `visibility`.
 //!
 //! # Permissions
-//! `sqs:ReceiveMessage`, `sqs:DeleteMessage` and `sqs:ChangeMessageVisibility`; `sqs:GetQueueAttributes` for the lag, which is
-//! not known without; `sqs:SendMessage` for dead letters and publishing.
+//! `sqs:ReceiveMessage`, `sqs:DeleteMessage` and `sqs:ChangeMessageVisibility`; `sqs:GetQueueAttributes` for
+//! the lag, which is not known without; `sqs:SendMessage` for dead letters and publishing.
 //!
 //! # What is not there
 //! A URL has static credentials only. A program that gets its own from a role, a profile or the instance gives a
@@ -105,11 +111,13 @@
 //!
 //! - It is one process whose messages are in a file. A standard queue delivers each message once and roughly in order,
 //!   where AWS may deliver twice, and promises no order.
-//! - **A FIFO queue forgets its order when the process is killed**: the next one restores the messages as those of a standard
-//!   queue, so that one of a group is delivered while an earlier one is out. Kills of the server are therefore tried for losses and
-//!   copies, with order looked at where consumers are killed and connections are cut.
+//! - **A FIFO queue forgets its order when the process is killed**: the next one restores the messages as those
+//!   of a standard queue, so that one of a group is delivered while an earlier one is out. Kills of the server
+//!   are therefore tried for losses and copies, with order looked at where consumers are killed and connections
+//!   are cut.
 //! - Queues are unknown for a moment after it listens.
-//! - A receipt handle does not run out, only a newer one takes its place. A message may be invisible for longer than 12 hours.
+//! - A receipt handle does not run out, only a newer one takes its place. A message may be invisible for longer
+//!   than 12 hours.
 //! - Signatures, permissions, quotas and throttling are not there.
 //!
 //! # Settings
@@ -126,8 +134,9 @@
 //! | `dead_letters=QUEUE` | [`rejections`](SqsOptions::rejections) | none |
 //!
 //! # Long runs
-//! `cargo test -p inbox-sqs` runs the suite of `source-tests` on FIFO queues, and a part of it on standard queues, with kills of
-//! consumers and of the server in a small number. The whole on standard queues, and a longer run:
+//! `cargo test -p inbox-sqs` runs the suite of `source-tests` on FIFO queues, and a part of it on standard
+//! queues, with kills of consumers and of the server in a small number. The whole on standard queues, and a
+//! longer run:
 //!
 //! ```text
 //! INBOX_TEST_SUITE_ON=standard cargo test -p inbox-sqs --test it whole

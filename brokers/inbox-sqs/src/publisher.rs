@@ -11,7 +11,7 @@ use tokio::time::{Instant, timeout_at};
 use crate::{
     Connection,
     envelope::{Parts, parts},
-    error::{again, failed, late, refused, transient},
+    error::{again, late, refused, transient, unpublished},
     options::{is_name, parse, read, unknown},
     queue::BATCH,
 };
@@ -25,11 +25,11 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 
 /// Sends messages to the queues that they are addressed to by name.
 ///
-/// A message is confirmed when the service has it, on several machines. To a FIFO queue (its name ends with `.fifo`) the id goes
-/// as `MessageDeduplicationId`, so that a message that is sent again within five minutes is confirmed and not stored
-/// again, and the ordering key as `MessageGroupId`; a message without a key is a group by itself. What SQS does not take as such
-/// goes as its SHA-256, and in an attribute as it is. A standard queue does not know what it has already; the inbox of the consumer
-/// refuses the copy by its id.
+/// A message is confirmed when the service has it, on several machines. To a FIFO queue (its name ends with
+/// `.fifo`) the id goes as `MessageDeduplicationId`, so that a message that is sent again within five minutes
+/// is confirmed and not stored again, and the ordering key as `MessageGroupId`; a message without a key is a
+/// group by itself. What SQS does not take as such goes as its SHA-256, and in an attribute as it is. A
+/// standard queue does not know what it has already; the inbox of the consumer refuses the copy by its id.
 ///
 /// Messages of one call go in requests of ten: to a FIFO queue one after the other, up to the first that fails; to a
 /// standard queue all at once. A request may fail for some of its messages and not for others.
@@ -107,7 +107,7 @@ impl SqsPublisher {
             .queue_url(self.connection.queue_url(queue))
             .set_entries(Some(entries));
         let answer = request.send().await;
-        let answer = answer.map_err(|error| failed(DOING, &error))?;
+        let answer = answer.map_err(|error| unpublished(DOING, &error))?;
         let failures = answer.failed.iter();
         Ok(failures
             .filter_map(|entry| Some((entry.id.parse().ok()?, refused(DOING, entry))))

@@ -38,6 +38,8 @@ pub(crate) struct Queue {
     pub(crate) held: Held,
     /// The most messages to hold.
     pub(crate) most: AtomicUsize,
+    /// The most bytes of them, and of one answer more.
+    pub(crate) most_bytes: AtomicUsize,
     lag: AtomicI64,
 }
 
@@ -48,6 +50,7 @@ impl Queue {
             mapping,
             held: Held::default(),
             most: AtomicUsize::new(1000),
+            most_bytes: AtomicUsize::new(usize::MAX),
             lag: AtomicI64::new(UNKNOWN),
         }
     }

@@ -24,13 +24,15 @@ const LOOK: Duration = Duration::from_millis(500);
 type Outcome<T> = Result<T, SourceError>;
 type Deliveries = Sender<Outcome<SqsDelivery>>;
 
-/// Asks until it fails or is stopped. It is a task of its own: a request that is given up leaves what the service has sent
-/// invisible, while the receiver may drop [`Source::next`](inbox_source::Source::next) at any time.
+/// Asks until it fails or is stopped. It is a task of its own: a request that is given up leaves what the
+/// service has sent invisible, while the receiver may drop [`Source::next`](inbox_source::Source::next) at any
+/// time.
 pub(crate) async fn read(queue: Arc<Queue>, to: Deliveries, mut stop: watch::Receiver<bool>) {
     while !*stop.borrow() {
         let most = queue.most.load(Ordering::Relaxed);
         let free = most.saturating_sub(queue.held.count());
-        if free == 0 || free < (most / PART).min(BATCH) {
+        let is_full = queue.held.bytes() >= queue.most_bytes.load(Ordering::Relaxed);
+        if free == 0 || free < (most / PART).min(BATCH) || is_full {
             tokio::select! {
                 () = queue.held.freed.notified() => {}
                 _ = stop.changed() => {}
@@ -80,10 +82,12 @@ async fn receive(queue: &Queue, count: usize) -> Outcome<Vec<Message>> {
 fn delivery(queue: &Arc<Queue>, message: Message) -> Option<SqsDelivery> {
     let receipt = message.receipt_handle.clone()?;
     let id = message.message_id.as_deref().unwrap_or(&receipt);
-    let number = queue.held.add(id, &receipt)?;
+    let envelope = envelope(&queue.options.queue, &message);
     let keeps = matches!(queue.options.rejections, Rejections::DeadLetters(_));
+    let bytes = envelope.bytes() * (1 + usize::from(keeps));
+    let number = queue.held.add(id, &receipt, bytes)?;
     Some(SqsDelivery {
-        envelope: envelope(&queue.options.queue, &message),
+        envelope,
         number,
         receipt,
         received: keeps.then_some(message),

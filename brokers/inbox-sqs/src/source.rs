@@ -101,6 +101,8 @@ impl Source for SqsSource {
     fn set_flow(&mut self, flow: Flow) {
         let most = flow.max_unacknowledged.max(1);
         self.queue.most.store(most, Ordering::Relaxed);
+        let most_bytes = flow.max_unacknowledged_bytes.max(1);
+        self.queue.most_bytes.store(most_bytes, Ordering::Relaxed);
     }
 
     async fn close(&mut self) -> Outcome<()> {

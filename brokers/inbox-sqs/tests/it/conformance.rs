@@ -127,36 +127,9 @@ mod whole {
     });
 }
 
-/// Some cases of the suite, as tests of the same names.
-macro_rules! part {
-    ($kind:expr; $($group:ident { $($name:ident,)* })*) => {
-        static BROKERS: source_tests::Brokers = source_tests::Brokers::new();
-
-        async fn make() -> Result<Option<super::SqsBroker>, source_tests::Failure> {
-            super::SqsBroker::own($kind)
-        }
-
-        $(
-            mod $group {
-                $(
-                    #[test]
-                    fn $name() -> Result<(), source_tests::TestFailure> {
-                        source_tests::test(
-                            &super::BROKERS,
-                            super::make,
-                            concat!(module_path!(), "::", stringify!($name)),
-                            concat!(stringify!($group), "::", stringify!($name)),
-                        )
-                    }
-                )*
-            }
-        )*
-    };
-}
-
 /// A standard queue gives messages of one key to several consumers, takes requests at once, and knows no ids.
 mod standard {
-    part! { crate::conformance::STANDARD;
+    source_tests::some_cases! { async || super::SqsBroker::own(super::STANDARD);
         acknowledging {
             nothing_before_it_is_stored,
             what_is_stored_and_no_more,

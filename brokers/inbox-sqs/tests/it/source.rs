@@ -48,6 +48,7 @@ async fn a_queue() -> Outcome {
     tokio::try_join!(
         what_is_dropped_comes_again_and_what_is_closed_is_given_back(server),
         no_more_is_asked_for_than_may_be_held(server),
+        no_more_is_asked_for_while_the_bytes_are_reached(server),
         attributes_are_headers(server),
         a_rejected_message_goes_where_it_is_told(server),
         a_fifo_queue_drops_a_second_sending(server),
@@ -95,6 +96,28 @@ async fn no_more_is_asked_for_than_may_be_held(server: &Sqs) -> Outcome {
     let failures = SqsDelivery::acknowledge_all(taken).await;
     assert!(failures.is_empty(), "{failures:?}");
     take(&mut source, 13).await?;
+    Ok(source.close().await?)
+}
+
+async fn no_more_is_asked_for_while_the_bytes_are_reached(server: &Sqs) -> Outcome {
+    let queue = "bytes";
+    server.create(queue).await?;
+    server.publish(queue, &numbered(queue, 25)).await?;
+    let mut source = source(server.options(queue)?);
+    source.set_flow(Flow::new(1000, 500).with_max_unacknowledged_bytes(1));
+    let mut taken = vec![next(&mut source).await?];
+    let more = async {
+        loop {
+            match source.next().await {
+                Ok(Some(delivery)) => taken.push(delivery),
+                other => return format!("{other:?}"),
+            }
+        }
+    };
+    let ended = timeout(Duration::from_secs(3), more).await;
+    assert!(ended.is_err(), "{ended:?}");
+    // What one answer may have.
+    assert!(taken.len() <= 10, "{}", taken.len());
     Ok(source.close().await?)
 }
 
