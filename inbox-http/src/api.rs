@@ -23,7 +23,8 @@
 //!   it does not arrive, the lease runs out and the attempt counts, as that of a worker that was
 //!   killed. Over HTTP/2 a request that is cancelled alone is noticed when the server reads that.
 //! - A message whose attempts are used up is dead rather than handed out again, so that one that kills
-//!   its workers comes to an end.
+//!   its workers comes to an end. Whether it then holds up the later messages of its ordering key is the
+//!   API's [setting](ApiBuilder::after_dead).
 //!
 //! # Load
 //! Of the claims that wait for the same handlers, one at a time looks for messages, and the next one
@@ -66,7 +67,6 @@ mod extend;
 mod held;
 mod messages;
 mod openapi;
-mod pace;
 mod problem;
 mod settle;
 mod turns;
@@ -81,12 +81,11 @@ use axum::{
     response::{IntoResponse as _, Response},
     routing::{MethodRouter, get, post},
 };
-use inbox::{BacklogGate, CancellationToken, RetryPolicy, Store};
+use inbox::{AfterDead, BacklogGate, CancellationToken, RetryPolicy, Store, pace::Pace};
 use tokio_util::task::TaskTracker;
 
 pub use self::connection::{Connection, WatchedStream};
 use self::{
-    pace::Pace,
     problem::{Problem, ProblemType},
     turns::Turns,
 };
@@ -112,6 +111,7 @@ pub struct ApiBuilder {
     store: Arc<dyn Store>,
     guard: Guard,
     retry: RetryPolicy,
+    after_dead: AfterDead,
     reading: Reading,
     gate: Option<BacklogGate>,
     shutdown: CancellationToken,
@@ -122,6 +122,7 @@ struct Shared {
     store: Arc<dyn Store>,
     guard: Guard,
     retry: RetryPolicy,
+    after_dead: AfterDead,
     reading: Reading,
     gate: Option<BacklogGate>,
     shutdown: CancellationToken,
@@ -140,6 +141,7 @@ impl Api {
             store: Arc::new(store),
             guard: Guard::default(),
             retry: RetryPolicy::default(),
+            after_dead: AfterDead::default(),
             reading: Reading {
                 limit: BODY_LIMIT,
                 time: READ_TIME,
@@ -236,6 +238,15 @@ impl ApiBuilder {
         self
     }
 
+    /// Sets what becomes of the later messages of an ordering key when one of it is dead, where its worker does not
+    /// say: also when its attempts were used up by workers that went away. One that has expired never holds
+    /// others up. Default: they go on.
+    #[must_use]
+    pub fn after_dead(mut self, after: AfterDead) -> Self {
+        self.after_dead = after;
+        self
+    }
+
     /// Sets the largest body of a request, in bytes. Default: 32 MiB, enough for a payload at the
     /// stores' own default limit as base64. It bounds a request as a whole: the store's limit is that
     /// of each payload. Half of the [budget](Self::body_budget) is the most.
@@ -281,6 +292,7 @@ impl ApiBuilder {
             store,
             guard: self.guard,
             retry: self.retry,
+            after_dead: self.after_dead,
             reading: self.reading,
             gate: self.gate,
             shutdown: self.shutdown,

@@ -24,11 +24,13 @@ use std::{
 /// # }
 /// ```
 ///
-/// A body counts as it comes, from its first byte until its request is answered; what a client announces and
-/// does not send counts nothing. One that may not grow is refused with 503 and `Retry-After`. It may not become
-/// larger than what is left for all others, itself included: a single body has half of the budget at most, and
-/// a hundred that compete a hundredth each, so that small ones find room however many large ones do not come to
-/// their end. Those have to, within the time that a client is given to send a body.
+/// A body counts as it comes, from its first byte until its request is answered, and what came in it for as
+/// long as that goes on afterwards: a webhook that waits for a store that is away, until it is stored; work
+/// that has begun, until its end. What a client announces and does not send counts nothing. One that may not
+/// grow is refused with 503 and `Retry-After`. It may not become larger than what is left for all others,
+/// itself included: a single body has half of the budget at most, and a hundred that compete a hundredth each,
+/// so that small ones find room however many large ones do not come to their end. Those have to, within the
+/// time that a client is given to send a body.
 ///
 /// Not counted are what the server itself reads ahead on each connection, and a body's second copy while it grows.
 #[derive(Clone)]

@@ -85,6 +85,9 @@ mod guard;
 pub mod idempotency;
 pub mod problem;
 mod telemetry;
+#[cfg(feature = "times")]
+#[doc(hidden)]
+pub mod times;
 mod token;
 mod uri;
 pub mod webhooks;

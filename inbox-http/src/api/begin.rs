@@ -54,7 +54,12 @@ pub(super) async fn begin(
     let asked: BeginIn = serde_json::from_slice(&body)?;
     let message = asked.message.into_message()?;
     let terms = terms(asked.lease_seconds, asked.worker)?;
-    let work = ask(Arc::clone(&shared), message, terms);
+    let asking = ask(Arc::clone(&shared), message, terms);
+    let work = async move {
+        // It counts as being in memory for as long as this goes on, with or without its caller.
+        let _counts_until_the_end = body;
+        asking.await
+    };
     let no = match shared.without_caller(work).await? {
         Answer::Run(held) => {
             let run = held.leased().first().map(|leased| BeginOut::Run {
@@ -89,11 +94,11 @@ async fn ask(shared: Arc<Shared>, message: Message, terms: LeaseTerms) -> Result
     let Begun::Run(leased) = begun else {
         return Ok(Answer::No(begun));
     };
-    let Some(reason) = shared.reason_to_bury(&leased, terms.length()) else {
+    let Some((reason, after)) = shared.reason_to_bury(&leased, terms.length()) else {
         return Ok(Answer::Run(shared.hold(vec![*leased])));
     };
     Ok(Answer::No(
-        match shared.bury(&leased, reason.clone()).await? {
+        match shared.bury(&leased, reason.clone(), after).await? {
             Settled::Done => Begun::Dead { reason },
             // Another worker has it by now.
             Settled::LeaseLost | Settled::Refused(_) => Begun::Busy {

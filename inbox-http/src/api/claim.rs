@@ -6,7 +6,9 @@ use axum::{
     extract::{Request, State},
     response::Response,
 };
-use inbox::{ClaimRequest, Claims, HandlerName, Leased, Result, Settled, Store as _, WorkerName};
+use inbox::{
+    ClaimRequest, Claims, HandlerName, Leased, Result, Settled, Store as _, WorkerName, pace::next,
+};
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -14,7 +16,6 @@ use super::{
     MAX_BATCH, Shared,
     connection::Connection,
     held::{Held, json},
-    pace::next,
     problem::Problem,
     wire::{LeasedView, seconds, terms},
 };
@@ -185,12 +186,12 @@ async fn sift(shared: &Shared, claims: Claims, lease: Duration) -> Vec<Leased> {
     }
     let mut good = Vec::new();
     for leased in claims.leased {
-        let Some(reason) = shared.reason_to_bury(&leased, lease) else {
+        let Some((reason, after)) = shared.reason_to_bury(&leased, lease) else {
             good.push(leased);
             continue;
         };
         let key = &leased.lease.key;
-        match shared.bury(&leased, reason.clone()).await {
+        match shared.bury(&leased, reason.clone(), after).await {
             Ok(Settled::Done) => tracing::warn!(%key, reason, "message is dead"),
             Ok(_) => {}
             // Its lease runs out, and the next claim tries again.

@@ -144,20 +144,26 @@ impl Shared {
         }
     }
 
-    /// Why a message that was leased just now, for `lease`, is dead rather than handed out: its attempts
-    /// were used up before this one, or it has expired.
-    pub(super) fn reason_to_bury(&self, leased: &Leased, lease: Duration) -> Option<String> {
+    /// Why a message that was leased just now, for `lease`, is dead rather than handed out, and what that means
+    /// for those behind it: its attempts were used up before this one, or it has expired.
+    pub(super) fn reason_to_bury(
+        &self,
+        leased: &Leased,
+        lease: Duration,
+    ) -> Option<(String, AfterDead)> {
         if leased.attempts.started > self.retry.max_attempts() {
-            return Some(self.retry.used_up(leased.attempts));
+            return Some((self.retry.used_up(leased.attempts), self.after_dead));
         }
-        expiry_reason(leased, lease)
+        Some((expiry_reason(leased, lease)?, AfterDead::Continue))
     }
 
-    pub(super) async fn bury(&self, leased: &Leased, reason: String) -> Result<Settled> {
-        let outcome = Outcome::Dead {
-            reason,
-            after: AfterDead::Continue,
-        };
+    pub(super) async fn bury(
+        &self,
+        leased: &Leased,
+        reason: String,
+        after: AfterDead,
+    ) -> Result<Settled> {
+        let outcome = Outcome::Dead { reason, after };
         (|| self.store.settle_one(&leased.lease, outcome.clone()))
             .retry(ExponentialBuilder::default())
             .when(Error::is_retryable)

@@ -70,7 +70,7 @@ pub(super) async fn settle(
     check_batch(&asked.settlements)?;
     let read = |json| {
         let settlement: SettlementIn = element(json)?;
-        settlement.into_settlement(&shared.retry)
+        settlement.into_settlement(&shared.retry, shared.after_dead)
     };
     let settlements: Vec<_> = asked.settlements.into_iter().map(read).collect();
     let good: Vec<Settlement> = settlements.iter().flatten().cloned().collect();
@@ -97,7 +97,12 @@ fn name(outcome: &Outcome) -> &'static str {
 }
 
 impl SettlementIn {
-    fn into_settlement(self, policy: &RetryPolicy) -> Result<Settlement, Problem> {
+    /// `after_dead` is for a death of which nothing else is said.
+    fn into_settlement(
+        self,
+        policy: &RetryPolicy,
+        after_dead: AfterDead,
+    ) -> Result<Settlement, Problem> {
         self.check_fields()?;
         let attempt = self.lease.attempt();
         let after = self.after_seconds;
@@ -106,7 +111,8 @@ impl SettlementIn {
         let error = self.error.unwrap_or_default();
         let after_dead = match self.ordering_key {
             Some(AfterDeadName::Block) => AfterDead::Block,
-            Some(AfterDeadName::Continue) | None => AfterDead::Continue,
+            Some(AfterDeadName::Continue) => AfterDead::Continue,
+            None => after_dead,
         };
         let outcome = match self.outcome {
             OutcomeName::Processed => Outcome::Processed {
@@ -173,7 +179,9 @@ mod tests {
         );
         let policy = RetryPolicy::default().with_max_attempts(3);
         let settlement: SettlementIn = serde_json::from_str(&json)?;
-        Ok(settlement.into_settlement(&policy)?.outcome)
+        Ok(settlement
+            .into_settlement(&policy, AfterDead::Continue)?
+            .outcome)
     }
 
     #[test]

@@ -7,11 +7,11 @@ use inbox::{
     Bytes, ContentType, Due, FencingToken, HandlerName, Headers, Key, Kind, Lease, LeaseTerms,
     Leased, Message, MessageId, OrderingKey, WorkerName,
 };
-use jiff::Timestamp;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::RawValue;
 
 use super::problem::Problem;
+use crate::times;
 
 /// The content type of a payload that was given as JSON.
 const JSON: &str = "application/json";
@@ -100,7 +100,7 @@ pub(super) fn seconds(name: &'static str, seconds: f64) -> Result<Duration, Prob
 }
 
 fn moment(name: &'static str, text: &str) -> Result<SystemTime, Problem> {
-    text.parse().map(Timestamp::into).map_err(|_| {
+    times::parse(text).ok_or_else(|| {
         Problem::invalid(format!(
             "{name} must be a time with its offset, such as 2026-01-31T12:00:00Z"
         ))
@@ -109,8 +109,7 @@ fn moment(name: &'static str, text: &str) -> Result<SystemTime, Problem> {
 
 /// A moment to the microsecond, in UTC (RFC 3339).
 pub(super) fn time(time: SystemTime) -> String {
-    // No store's clock is beyond the years that this can write.
-    Timestamp::try_from(time).map_or_else(|_| String::new(), |time| format!("{time:.6}"))
+    format!("{:.6}", times::written(time))
 }
 
 /// For how long, and for whom, a lease is asked for.

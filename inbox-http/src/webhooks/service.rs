@@ -22,7 +22,7 @@ use super::{
     events::{Events, content_type},
     verify::Delivery,
 };
-use crate::{telemetry, uri};
+use crate::{budget::Share, telemetry, uri};
 
 /// Receives webhooks on the paths of a [`WebhookReceiver`]. Always ready. Cloning is cheap.
 #[derive(Clone)]
@@ -77,8 +77,8 @@ impl WebhookService {
             body: &Bytes::new(),
         };
         endpoint.verify_head(head)?;
-        // Counts until the answer.
-        let body = receiver.reading.read(body).await?;
+        // Counts until the answer, or until it is stored.
+        let (body, share) = receiver.reading.read(body).await?.into_parts();
         let delivery = Delivery {
             body: &body,
             ..head
@@ -90,14 +90,14 @@ impl WebhookService {
         }
         match endpoint.events(delivery)? {
             Events::One(message) => {
-                let fates = self.store(endpoint, vec![Ok(message)]).await?;
+                let fates = self.store(endpoint, vec![Ok(message)], share).await?;
                 let fate = fates.into_iter().next().ok_or(Refusal::Unavailable)?;
                 telemetry::webhook(path, fate.outcome());
                 Ok(fate.response())
             }
             Events::TooMany(most) => Err(Refusal::BatchTooLarge(most)),
             Events::Batch(events) => {
-                let fates = self.store(endpoint, events).await?;
+                let fates = self.store(endpoint, events, share).await?;
                 for fate in &fates {
                     telemetry::webhook(path, fate.outcome());
                 }
@@ -111,6 +111,7 @@ impl WebhookService {
         &self,
         endpoint: &Endpoint,
         events: Vec<Result<Message, String>>,
+        share: Share,
     ) -> Result<Vec<Fate>, Refusal> {
         let mut copies = Vec::new();
         let mut places = Vec::with_capacity(events.len());
@@ -121,7 +122,8 @@ impl WebhookService {
                 start..copies.len()
             }));
         }
-        let storing = timeout(self.receiver.answer_timeout, self.intake.store(copies)).await;
+        let storing = self.intake.store(copies, share);
+        let storing = timeout(self.receiver.answer_timeout, storing).await;
         let Ok(Ok(receipts)) = storing else {
             return Err(Refusal::Unavailable);
         };

@@ -13,7 +13,7 @@ use tokio::{
 };
 
 use crate::{
-    places::{Place, on_each_store},
+    places::{Away, Place, on_each_store},
     server::{Answer, Site, until},
     webhooks::hex_signature,
 };
@@ -23,6 +23,7 @@ on_each_store!(
     what_the_head_gives_away_is_refused_without_the_body,
     one_budget_is_for_all_endpoints,
     a_body_counts_until_its_request_is_answered,
+    a_webhook_counts_until_it_is_stored,
 );
 
 const SECRET: &str = "It's a Secret to Everybody";
@@ -302,4 +303,57 @@ async fn a_body_counts_until_its_request_is_answered<P: Place>(place: P) {
     let answer = site.post("/pay", &[("idempotency-key", "l")], pieces).await;
     assert_eq!(answer.status, 413);
     until(async || seen.held() == 0).await;
+}
+
+/// Its request is answered before, where the store is away.
+async fn a_webhook_counts_until_it_is_stored<P: Place>(place: P) {
+    const EVENTS: &str = "a-token-of-16-characters";
+    let budget = BodyBudget::new(20_000);
+    let store = Away::new(place.inbox());
+    let github = Provider::github([SECRET]).unwrap();
+    let events = Provider::cloud_events([EVENTS]).unwrap();
+    let receiver = WebhookReceiver::new(store.clone())
+        .body_budget(budget.clone())
+        .answer_timeout(Duration::from_millis(50))
+        .endpoint("/github", Endpoint::new(github, ["ci", "audit"]).unwrap())
+        .unwrap()
+        .endpoint("/events", Endpoint::new(events, ["h"]).unwrap())
+        .unwrap();
+    let site = Site::serve(receiver.into_router()).await;
+    store.set(true);
+    let filling = "x".repeat(2_000);
+    let event = |id: &str| {
+        serde_json::json!({
+            "specversion": "1.0", "id": id, "source": "/s", "type": "t", "data": filling,
+        })
+    };
+    let batch = serde_json::json!([event("1"), event("2")]).to_string();
+    let size = batch.len();
+    let headers = [
+        ("authorization", &*format!("Bearer {EVENTS}")),
+        ("content-type", "application/cloudevents-batch+json"),
+    ];
+    let answer = site.post("/events", &headers, batch).await;
+    assert_eq!(answer.problem(), "store-unavailable");
+    assert_eq!(budget.held(), size);
+    let mut waiting = 0;
+    loop {
+        let body = format!("\"{}\"", "x".repeat(998));
+        let answer = deliver(&site, &waiting.to_string(), body).await;
+        assert_eq!(answer.status, 503);
+        match answer.problem().as_str() {
+            "store-unavailable" => waiting += 1,
+            code => {
+                assert_eq!(code, "no-room");
+                break;
+            }
+        }
+        assert_eq!(budget.held(), size + waiting * 1_000);
+        assert!(budget.held() <= 20_000);
+    }
+    assert!(waiting > 5, "{waiting}");
+    store.set(false);
+    until(async || budget.held() == 0).await;
+    assert_eq!(place.messages().await.len(), 2 + 2 * waiting);
+    assert_eq!(deliver(&site, "after", "{}".into()).await.status, 202);
 }
