@@ -10,7 +10,7 @@ use axum::{
 };
 use bytes::Bytes;
 use futures_util::stream;
-use inbox::{Cursor, Error, Listing, Page};
+use inbox::{Cursor, Error, Listing, Page, pace::Slices};
 
 use crate::{
     dashboard::Shared,
@@ -20,8 +20,9 @@ use crate::{
     view::{RecordView, WholeView},
 };
 
-/// How many records are in memory at a time: few of them with payloads, which may be large.
+/// How many records are in memory at a time; with payloads, which may be large, as many as fit.
 const STEP: u32 = 500;
+/// Payloads that come behind small ones may be of any size.
 const STEP_WITH_PAYLOADS: u32 = 20;
 
 /// `GET export` and `GET api/export`: NDJSON. With `payloads`, with payloads. A store that fails on the way
@@ -40,10 +41,9 @@ pub(crate) async fn ndjson(
     let selection = wanted.selection()?;
     let page = Page {
         after,
-        limit: if with_payload {
-            STEP_WITH_PAYLOADS
-        } else {
-            STEP
+        limit: match with_payload {
+            true => Slices::new(STEP_WITH_PAYLOADS).size(),
+            false => STEP,
         },
         newest_first: false,
         with_payload,
@@ -54,6 +54,7 @@ pub(crate) async fn ndjson(
         shared,
         selection,
         page,
+        slices: Slices::new(STEP_WITH_PAYLOADS),
     };
     let lines = stream::unfold(Some((export, Ok(first))), |state| async {
         let (mut export, read) = state?;
@@ -66,6 +67,10 @@ pub(crate) async fn ndjson(
             return Some((Ok(lines), None));
         };
         export.page.after = Some(next);
+        if export.page.with_payload {
+            export.slices.saw(&listing.records);
+            export.page.limit = export.slices.size();
+        }
         let store = export.shared.store.as_ref();
         let read = reading::list(store, &export.selection, &export.page).await;
         Some((Ok(lines), Some((export, read))))
@@ -84,6 +89,7 @@ struct Export {
     shared: Arc<Shared>,
     selection: Selection,
     page: Page,
+    slices: Slices,
 }
 
 impl Export {

@@ -6,6 +6,7 @@ use std::{
 };
 
 use inbox::{HandlerStatistics, InterventionKind};
+use inbox_http::times;
 
 /// A count with thousands separated.
 #[must_use]
@@ -67,7 +68,7 @@ pub fn parse_duration(text: &str) -> Result<Duration, String> {
 /// A moment, in UTC to the millisecond, as RFC 3339.
 #[must_use]
 pub fn time(time: SystemTime) -> String {
-    jiff::Timestamp::try_from(time).map_or_else(|_| "?".to_owned(), |t| format!("{t:.3}"))
+    format!("{:.3}", times::written(time))
 }
 
 /// A moment as RFC 3339 has it, such as `2030-01-31T08:00:00Z`.
@@ -75,10 +76,8 @@ pub fn time(time: SystemTime) -> String {
 /// # Errors
 /// What is expected, when `text` is something else.
 pub fn parse_time(text: &str) -> Result<SystemTime, String> {
-    let moment: jiff::Timestamp = text
-        .parse()
-        .map_err(|_| "expected a moment such as 2030-01-31T08:00:00Z".to_owned())?;
-    Ok(moment.into())
+    let expected = || "expected a moment such as 2030-01-31T08:00:00Z".to_owned();
+    times::parse(text).ok_or_else(expected)
 }
 
 /// What an operator did, for people: an edit is a replay, too.

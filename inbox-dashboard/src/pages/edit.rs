@@ -116,13 +116,32 @@ fn area(name: &str, label: &str, text: &str, is_wrong: bool) -> Markup {
     }
 }
 
-/// A form sends line breaks as CR LF, whatever they were.
-fn as_before(sent: &str, before: &str) -> String {
-    if before.contains("\r\n") {
+/// A text as a browser sends it back from a form: line breaks of any kind are CR LF, and what HTML cannot have
+/// is a replacement character.
+fn as_sent(text: &str) -> String {
+    let text = text.replace("\r\n", "\n").replace('\r', "\n");
+    text.replace('\n', "\r\n").replace('\0', "\u{fffd}")
+}
+
+/// What an operator has made of the text `before`. `None`: nothing. Where a browser would have changed more of it
+/// than the operator did, it is refused.
+fn edited(sent: &str, before: &str) -> Result<Option<String>, Fault> {
+    if as_sent(sent) == as_sent(before) {
+        return Ok(None);
+    }
+    let others = before.replace("\r\n", "");
+    let has_both = others.contains('\n') && before.contains("\r\n");
+    if has_both || others.contains('\r') || before.contains('\0') {
+        return Err(Fault::invalid(
+            "the payload has characters that a page cannot keep (line breaks of several kinds, or NUL); \
+             `inbox replay --payload FILE` replaces it",
+        ));
+    }
+    Ok(Some(if before.contains("\r\n") {
         sent.to_owned()
     } else {
         sent.replace("\r\n", "\n")
-    }
+    }))
 }
 
 pub(crate) async fn submit(
@@ -136,10 +155,10 @@ pub(crate) async fn submit(
     fields.end()?;
     let record = editable(&shared, &key).await?;
     let old = old_payload(&record)?;
-    let payload = as_before(&payload, old);
+    let new_payload = edited(&payload, old)?;
     let read = read_headers(&headers).and_then(|headers| {
         if must_be_json {
-            check_json(&payload)?;
+            check_json(new_payload.as_deref().unwrap_or(old))?;
         }
         Ok(headers)
     });
@@ -147,7 +166,7 @@ pub(crate) async fn submit(
         Ok(headers) => headers,
         Err(problem) => {
             let texts = Texts {
-                payload,
+                payload: new_payload.unwrap_or_else(|| old.to_owned()),
                 headers,
                 is_json: must_be_json,
                 problem: Some(problem),
@@ -157,9 +176,13 @@ pub(crate) async fn submit(
             return Ok(page);
         }
     };
-    let is_same = record.payload.is_some() && payload == old;
+    // One that was dropped is replaced, also by an empty one.
+    let new_payload = match &record.payload {
+        Some(_) => new_payload,
+        None => Some(new_payload.unwrap_or_default()),
+    };
     let edit = Edit {
-        payload: (!is_same).then(|| Bytes::from(payload)),
+        payload: new_payload.map(Bytes::from),
         headers: (new_headers != record.headers).then_some(new_headers),
     };
     let target = Target::Keys {

@@ -234,6 +234,54 @@ async fn a_message_is_edited_and_replayed() {
         .has(&["<h2>Interventions</h2>", "by anonymous"]);
 }
 
+/// What a browser makes of a text in a form is no edit of the operator's.
+#[tokio::test]
+async fn what_a_browser_does_to_a_payload_is_no_edit() {
+    let texts = [
+        ("mixed", "a\r\nb\nc", "a\r\nb\r\nc"),
+        ("cr", "a\rb", "a\r\nb"),
+        ("ends-with-cr", "a\n\r", "a\r\n\r\n"),
+        ("nul", "a\0b\n", "a\u{fffd}b\r\n"),
+        ("crlf", "a\r\nb\r\n", "a\r\nb\r\n"),
+        ("lf", "a\nb\n", "a\r\nb\r\n"),
+    ];
+    let store = memory().await;
+    for (id, text, _) in texts {
+        receive(&*store, &[message("mail", id, text)]).await;
+    }
+    end_all(&*store, "mail", dead("no")).await;
+    let router = dashboard(store.clone()).into_router();
+    let edit = |id: &'static str, payload: String, headers: &'static str| {
+        let router = router.clone();
+        async move {
+            let fields = [
+                ("handler", "mail"),
+                ("id", id),
+                ("payload", payload.as_str()),
+                ("headers", headers),
+            ];
+            submit(&router, "/edit", &fields).await
+        }
+    };
+    for (id, text, _) in &texts[..4] {
+        let refused = edit(id, format!("{text}, edited"), "{}").await;
+        assert_eq!(refused.status, StatusCode::BAD_REQUEST, "{id}");
+        refused.has(&["`inbox replay --payload FILE` replaces it"]);
+        let kept = record(store.as_ref(), "mail", id).await;
+        assert_eq!(kept.state, State::Dead, "{id}");
+    }
+    for (id, text, sent) in texts {
+        let answer = edit(id, sent.to_owned(), "{\"x\": \"y\"}").await;
+        page(&router, &format!("/{}", location(&answer)))
+            .await
+            .has(&["1 message edited and replayed"]);
+        let edited = record(store.as_ref(), "mail", id).await;
+        assert_eq!(edited.state, State::Pending, "{id}");
+        assert_eq!(edited.payload.as_deref(), Some(text.as_bytes()), "{id}");
+        assert_eq!(edited.headers.get("x"), Some("y"), "{id}");
+    }
+}
+
 #[tokio::test]
 async fn a_handler_is_paused_and_resumed() {
     let store = memory().await;

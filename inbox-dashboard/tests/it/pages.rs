@@ -159,6 +159,36 @@ async fn paging_meets_each_of_many_once() {
     }
 }
 
+/// Large payloads are read few at a time: a piece of the answer is what was in memory.
+#[tokio::test]
+async fn an_export_takes_no_more_memory_than_a_few_large_payloads() {
+    use futures_util::StreamExt as _;
+    use tower::ServiceExt as _;
+
+    const BYTES: usize = 2 * 1024 * 1024;
+    let store = memory().await;
+    for n in 0..30 {
+        let large = message("large", &n.to_string(), "x".repeat(BYTES));
+        receive(store.as_ref(), &[large]).await;
+    }
+    let request = axum::extract::Request::get("/export?handler=large&payloads=true");
+    let request = request.body(axum::body::Body::empty()).unwrap();
+    let router = dashboard(store).into_router();
+    let mut pieces = router
+        .oneshot(request)
+        .await
+        .unwrap()
+        .into_body()
+        .into_data_stream();
+    let mut all = 0;
+    while let Some(piece) = pieces.next().await {
+        let piece = piece.unwrap();
+        assert!(piece.len() < 12 * BYTES, "{}", piece.len());
+        all += piece.len();
+    }
+    assert!(all > 30 * BYTES, "{all}");
+}
+
 /// Of a group that no filter names, pages are of the group alone, too.
 #[tokio::test]
 async fn paging_works_where_the_store_cannot_filter() {
