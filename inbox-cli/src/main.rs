@@ -13,6 +13,7 @@ mod exit;
 mod handler;
 #[cfg(test)]
 mod hostile;
+mod http_client;
 mod input;
 mod interrupt;
 mod lookup;
@@ -138,9 +139,9 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says
-/// otherwise, outages and their ends are told, and changes from the dashboard, by the inbox itself and not by drivers too. What this
-/// program says by itself is not: lines that are refused, an input that is cut short, and failed
+/// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says otherwise,
+/// outages and their ends are told, and changes from the dashboard, by the inbox itself and not by drivers too.
+/// What this program says by itself is not: lines that are refused, an input that is cut short, and failed
 /// attempts, which are counted at the end, and `inbox list` has them with their errors.
 fn log_to_stderr() {
     const DEFAULT: &str = "inbox=warn,inbox::message=error,inbox::outage=info,inbox::audit=info";

@@ -5,18 +5,19 @@ use std::time::Duration;
 use anyhow::Result;
 use clap::Args;
 use inbox::Statistics;
-use reqwest::{Client, Url};
+use reqwest::{Url, redirect};
 
 use crate::{
     args::{self, Global, wrong_usage},
     exit::Exit,
-    output, store,
+    http_client, output, store,
 };
 
 pub(crate) const HELP: &str = "\
 Without --at it asks the store: can it be reached, is the inbox set up for this build, and, with
 --max-lag, is no handler further behind. With --at it asks a running `inbox serve`, `inbox process
---listen` or `inbox dashboard`: do its loops turn, and can it reach the store.
+--listen` or `inbox dashboard`: do its loops turn, and can it reach the store. It asks the process itself,
+through no proxy.
 
 Prints a line for each thing that is not as it should be, or `well`. Exit code 0 when it is well or
 only degraded (paused, held up, waiting for an outage to end), 1 when it is not, as HEALTHCHECK of
@@ -34,7 +35,7 @@ pub(crate) struct HealthArgs {
     /// Ask the process that listens there
     #[arg(long, value_name = "URL", conflicts_with = "max_lag")]
     pub(crate) at: Option<Url>,
-    /// Not well is a handler whose longest-due message has been due for longer
+    /// Not well is a handler whose longest-due message has been due for longer, unless it is paused
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
     pub(crate) max_lag: Option<Duration>,
 }
@@ -85,6 +86,8 @@ fn of_store(statistics: &Statistics, max_lag: Option<Duration>) -> Findings {
         let name = &of_handler.handler;
         if let (Some(lag), Some(limit)) = (of_handler.lag, max_lag)
             && lag > limit
+            // It is behind because an operator wants that.
+            && !of_handler.paused
         {
             let lag = output::duration(lag);
             findings
@@ -109,9 +112,11 @@ async fn of_process(url: &Url) -> Result<Findings> {
     if !matches!(url.scheme(), "http" | "https") {
         wrong_usage("--at must be an http or https URL, such as http://127.0.0.1:8080");
     }
-    // Fails only when another part of the process has installed one; then that one serves.
-    let _ = rustls::crypto::ring::default_provider().install_default();
-    let client = Client::builder().timeout(PATIENCE).build()?;
+    let client = http_client::build(url, |client| {
+        // A proxy would answer for a process that is not there.
+        let client = client.no_proxy().timeout(PATIENCE);
+        client.redirect(redirect::Policy::default())
+    })?;
     let mut findings = Findings::default();
     for probe in ["healthz", "readyz"] {
         let mut place = url.clone();
@@ -151,13 +156,21 @@ mod tests {
 
     #[test]
     fn lag_is_unwell_and_the_rest_degraded() {
+        let late = |name: &str| HandlerStatistics {
+            lag: Some(Duration::from_secs(90)),
+            ..HandlerStatistics::empty(HandlerName::new(name).unwrap())
+        };
         let statistics = Statistics {
-            handlers: vec![HandlerStatistics {
-                lag: Some(Duration::from_secs(90)),
-                paused: true,
-                blocking: 2,
-                ..HandlerStatistics::empty(HandlerName::new("h").unwrap())
-            }],
+            handlers: vec![
+                HandlerStatistics {
+                    blocking: 2,
+                    ..late("h")
+                },
+                HandlerStatistics {
+                    paused: true,
+                    ..late("paused")
+                },
+            ],
         };
         let minute = Some(Duration::from_secs(60));
         let findings = of_store(&statistics, minute);

@@ -15,7 +15,8 @@ use crate::{
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportKeysArgs {
-    /// An id on each line; - is standard input
+    /// An id on each line; - is standard input. A message that comes under one of them is a duplicate,
+    /// with other content, as of the first nothing is known but its id
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// The handler that has handled them; repeat it for several

@@ -33,10 +33,14 @@ pub(crate) struct IngestArgs {
 pub(crate) struct Ingested {
     pub(crate) accepted: u64,
     pub(crate) duplicates: u64,
+    /// Duplicates with other content than the message that was stored first.
+    pub(crate) differing: u64,
     /// Lines that could not be stored.
     pub(crate) refused: u64,
     /// The input could not be read to its end.
     is_unread: bool,
+    /// Messages are told apart by the `id` of a CloudEvent alone.
+    is_by_id_alone: bool,
 }
 
 pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
@@ -56,10 +60,16 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
         output::json(&json!({
             "accepted": ingested.accepted,
             "duplicates": ingested.duplicates,
+            "differing": ingested.differing,
             "refused": ingested.refused,
         }))?;
     } else if !global.quiet {
         output::line(ingested.sentence())?;
+    }
+    if !global.quiet
+        && let Some(advice) = ingested.advice()
+    {
+        output::note(advice);
     }
     if token.is_cancelled() && !global.quiet {
         output::note(
@@ -95,7 +105,7 @@ impl Ingest<'_> {
             input::messages(self.reader, self.args, first, limit, Arc::clone(&refusals));
         let bar = progress::counter(global, "messages stored");
         // Counted batch by batch, so that the figures are right when reading ends with an error.
-        let counts = Arc::new(Mutex::new((0, 0)));
+        let counts = Arc::new(Mutex::new((0, 0, 0)));
         let (counter, counted) = (bar.clone(), Arc::clone(&counts));
         let stored = self.stored;
         let mut receiver = Receiver::builder(store)
@@ -106,6 +116,7 @@ impl Ingest<'_> {
                 let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
                 counts.0 += batch.accepted as u64;
                 counts.1 += batch.duplicates as u64;
+                counts.2 += batch.differing as u64;
                 stored.send_replace(());
             });
         if self.args.contents == Contents::Key {
@@ -125,12 +136,16 @@ impl Ingest<'_> {
             }
             Err(e) => return Err(e.into()),
         };
-        let (accepted, duplicates) = *counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let (accepted, duplicates, differing) =
+            *counts.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ingested {
             accepted,
             duplicates,
+            differing,
             refused: refusals.count() + u64::from(stopped),
             is_unread: refusals.is_unread(),
+            is_by_id_alone: self.args.id_fields.is_empty()
+                && self.args.contents == Contents::Message,
         })
     }
 }
@@ -140,7 +155,7 @@ impl Ingested {
         let mut sentence = format!(
             "{} accepted, {}",
             output::count(self.accepted),
-            output::count_of(self.duplicates, "duplicate")
+            duplicates(self.duplicates, self.differing)
         );
         if self.refused > 0 {
             sentence.push_str(&format!(
@@ -149,6 +164,13 @@ impl Ingested {
             ));
         }
         sentence
+    }
+
+    /// What may be done about duplicates that are none.
+    pub(crate) fn advice(&self) -> Option<&'static str> {
+        const BY_SOURCE: &str = "events of several sources may have the same ids: `--id-field source \
+                                 --id-field id` tells them apart";
+        (self.differing > 0 && self.is_by_id_alone).then_some(BY_SOURCE)
     }
 
     /// The exit that the input alone deserves.
@@ -161,4 +183,14 @@ impl Ingested {
             Exit::Ok
         }
     }
+}
+
+/// How many duplicates, and of how many the content was not that of the message that is kept.
+pub(crate) fn duplicates(all: u64, differing: u64) -> String {
+    let mut text = output::count_of(all, "duplicate");
+    if differing > 0 {
+        let differing = output::count(differing);
+        text.push_str(&format!(" ({differing} with other content than the first)"));
+    }
+    text
 }

@@ -152,6 +152,11 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
         output::note(format_args!(
             "processing messages of `{name}` at {place}; Ctrl-C to end"
         ));
+        // A look that fails says nothing; the processor reports what is wrong with the store.
+        let paused = store.paused().await.unwrap_or_default();
+        if paused.contains(&name) {
+            output::note(format_args!("the handler is {}", until_resumed(&name)));
+        }
     }
     let drained = CancellationToken::new();
     let serving = async {
@@ -266,6 +271,7 @@ struct Reason {
     is_leased: bool,
     is_pending: bool,
     is_due: bool,
+    is_paused: bool,
     blocked: Option<OrderingKey>,
 }
 
@@ -287,12 +293,17 @@ async fn news(
         is_leased: counts.leased > 0,
         is_pending: counts.pending > 0,
         is_due: counts.lag.is_some(),
+        is_paused: counts.paused,
         blocked,
     };
     if said.as_ref() == Some(&reason) {
         return None;
     }
     let mut waiting = waits_for(counts);
+    if reason.is_paused {
+        let until = until_resumed(handler);
+        waiting.push_str(&format!(". The handler is {until}"));
+    }
     if let Some(key) = &reason.blocked {
         waiting.push_str(&format!(
             ". A dead message blocks the ordering key `{}` until it is replayed or discarded",
@@ -301,6 +312,12 @@ async fn news(
     }
     *said = Some(reason);
     Some(waiting)
+}
+
+/// What is to be done about a pause, which is an operator's.
+fn until_resumed(handler: &HandlerName) -> String {
+    let name = output::cell(handler.as_str(), usize::MAX);
+    format!("paused until `inbox resume {name}`")
 }
 
 /// What a processor with nothing to run waits for. Whether a message is due is the store's to say.
@@ -462,6 +479,27 @@ mod tests {
         assert!(
             second.contains("blocks the ordering key `order-7`"),
             "{second}"
+        );
+        assert_eq!(news(&*store, &name, &mut said).await, None);
+    }
+
+    /// Nothing else ends the wait.
+    #[tokio::test]
+    async fn it_says_that_an_operator_has_paused_the_handler() {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let name = HandlerName::new("h").unwrap();
+        let id = MessageId::new("a").unwrap();
+        let message = Message::new(name.clone(), id, Kind::new("k").unwrap(), "");
+        let _ = store.receive(&[message]).await.unwrap();
+        let mut said = None;
+        let due = news(&*store, &name, &mut said).await.unwrap();
+        assert!(!due.contains("paused"), "{due}");
+        store.pause(&name).await.unwrap();
+        let paused = news(&*store, &name, &mut said).await.unwrap();
+        assert!(
+            paused.ends_with(". The handler is paused until `inbox resume h`"),
+            "{paused}"
         );
         assert_eq!(news(&*store, &name, &mut said).await, None);
     }

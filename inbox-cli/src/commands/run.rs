@@ -119,10 +119,16 @@ fn add(total: &mut Summary, run: &Summary) {
 }
 
 fn report(global: &Global, ingested: &Ingested, processed: &Summary) -> Result<()> {
+    if !global.quiet
+        && let Some(advice) = ingested.advice()
+    {
+        output::note(advice);
+    }
     if global.json {
         let mut figures = process::figures(processed);
         figures["accepted"] = ingested.accepted.into();
         figures["duplicates"] = ingested.duplicates.into();
+        figures["differing"] = ingested.differing.into();
         figures["refused"] = ingested.refused.into();
         return output::json(&figures);
     }

@@ -7,6 +7,7 @@ use std::{
     os::unix::process::ExitStatusExt as _,
     path::PathBuf,
     process::{ExitStatus, Stdio},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -81,6 +82,11 @@ impl Handler for Run {
         for secret in &self.secrets {
             command.env_remove(secret);
         }
+        for name in std::env::vars_os().map(|(name, _)| name) {
+            if name.to_str().is_some_and(is_fact) {
+                command.env_remove(name);
+            }
+        }
         command.envs(variables(super::facts(context.leased())));
         let mut child = command.spawn().map_err(|e| not_started(&e))?;
         // Dropped with this future, at a time-out for one.
@@ -94,10 +100,11 @@ impl Handler for Run {
             }
         }));
         let stderr = child.stderr.take();
+        let last_words = LastWords::default();
+        let kept = last_words.clone();
         let mut reading = Background(tokio::spawn(async move {
-            match stderr {
-                Some(stderr) => tail(stderr).await,
-                None => String::new(),
+            if let Some(stderr) = stderr {
+                kept.read(stderr).await;
             }
         }));
         let status = child
@@ -108,14 +115,16 @@ impl Handler for Run {
             group.has_ended();
         }
         drop(writing);
-        // What it has left running may hold its standard error open for ever.
-        let error = match timeout(LAST_WORDS, &mut reading.0).await {
-            Ok(Ok(error)) => error,
-            Ok(Err(_)) | Err(_) => String::new(),
-        };
         if status.success() {
+            // What it has left running may write for a moment more, and is not waited for.
+            tokio::spawn(async move {
+                let _ = timeout(LAST_WORDS, &mut reading.0).await;
+            });
             return Ok(Completion::default());
         }
+        // What it has left running may hold its standard error open for ever.
+        let _ = timeout(LAST_WORDS, &mut reading.0).await;
+        let error = last_words.text();
         let reason = if error.is_empty() {
             status.to_string()
         } else {
@@ -169,6 +178,13 @@ fn variables(facts: Vec<(String, String)>) -> BTreeMap<String, String> {
     variables
 }
 
+/// Whether a variable tells of a message. What this process has of them is another message's, where a handler's
+/// command has started it.
+fn is_fact(name: &str) -> bool {
+    let is_header = name.starts_with(&variable("header-"));
+    is_header || super::FACTS.iter().any(|fact| name == variable(fact))
+}
+
 /// `INBOX_` and the fact's name, in the form that environment variables take.
 fn variable(fact: &str) -> String {
     let mut name = String::from("INBOX_");
@@ -182,20 +198,30 @@ fn variable(fact: &str) -> String {
     name
 }
 
-/// Reads to the end and keeps the last part.
-async fn tail(mut from: impl AsyncRead + Unpin) -> String {
-    let mut kept = Vec::new();
-    let mut buffer = [0; 4096];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
-        if kept.len() > 2 * KEPT_ERROR {
-            kept.drain(..kept.len() - KEPT_ERROR);
+/// The end of what a command says on standard error. Clones share it, so that it can be looked at while it
+/// is being read.
+#[derive(Clone, Default)]
+struct LastWords(Arc<Mutex<Vec<u8>>>);
+
+impl LastWords {
+    fn kept(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Reads to the end and keeps the last part.
+    async fn read(&self, mut from: impl AsyncRead + Unpin) {
+        let mut buffer = [0; 4096];
+        while let Ok(read @ 1..) = from.read(&mut buffer).await {
+            let mut kept = self.kept();
+            kept.extend_from_slice(buffer.get(..read).unwrap_or_default());
+            let surplus = kept.len().saturating_sub(KEPT_ERROR);
+            kept.drain(..surplus);
         }
     }
-    let start = kept.len().saturating_sub(KEPT_ERROR);
-    String::from_utf8_lossy(kept.get(start..).unwrap_or_default())
-        .trim()
-        .to_owned()
+
+    fn text(&self) -> String {
+        String::from_utf8_lossy(&self.kept()).trim().to_owned()
+    }
 }
 
 #[cfg(test)]
@@ -206,6 +232,22 @@ mod tests {
     fn facts_become_variables() {
         assert_eq!(variable("fencing-token"), "INBOX_FENCING_TOKEN");
         assert_eq!(variable("header-x.y ä"), "INBOX_HEADER_X_Y__");
+    }
+
+    #[test]
+    fn what_the_command_itself_is_told_is_no_fact() {
+        for name in ["INBOX_ID", "INBOX_FENCING_TOKEN", "INBOX_HEADER_A"] {
+            assert!(is_fact(name), "{name}");
+        }
+        for name in [
+            "INBOX_STORE",
+            "INBOX_LOG",
+            "INBOX_FROM",
+            "INBOX_HEADER",
+            "ID",
+        ] {
+            assert!(!is_fact(name), "{name}");
+        }
     }
 
     #[test]
@@ -221,7 +263,9 @@ mod tests {
     #[tokio::test]
     async fn the_end_of_a_long_error_is_kept() {
         let long = [b"x".repeat(10_000), b"the end\n".to_vec()].concat();
-        let kept = tail(long.as_slice()).await;
+        let last_words = LastWords::default();
+        last_words.read(long.as_slice()).await;
+        let kept = last_words.text();
         assert!(kept.ends_with("the end"));
         assert!(kept.len() <= KEPT_ERROR);
     }

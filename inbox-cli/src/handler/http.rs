@@ -1,18 +1,17 @@
 //! An HTTP POST per message.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use async_trait::async_trait;
 use inbox::{Completion, Context, Failure, Handler, Key};
 use reqwest::{
     Client, Response, StatusCode, Url,
-    header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
-    redirect,
+    header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
 };
 use sha2::{Digest as _, Sha256};
 
-use crate::args::wrong_usage;
+use crate::{args::wrong_usage, http_client};
 
 /// The longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
@@ -33,14 +32,7 @@ impl Post {
         let Some(url) = url else {
             wrong_usage("--post must be an http or https URL, such as http://localhost:8080/hook");
         };
-        // Fails only when another part of the process has installed one; then that one serves.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .user_agent(concat!("inbox/", env!("CARGO_PKG_VERSION")))
-            // A redirected POST loses its body or goes where nobody configured it to.
-            .redirect(redirect::Policy::none())
-            .build()
-            .context("cannot set up HTTP")?;
+        let client = http_client::build(&url, |client| client)?;
         Ok(Self { url, client })
     }
 }
@@ -79,16 +71,29 @@ fn answer(response: &Response) -> Result<Completion, Failure> {
     if hopeless.contains(&status) {
         return Err(Failure::dead(reason));
     }
-    let seconds = response
-        .headers()
-        .get(RETRY_AFTER)
-        .and_then(|value| value.to_str().ok()?.trim().parse().ok());
-    Err(match seconds {
-        Some(seconds) => {
-            Failure::retry_after(Duration::from_secs(seconds).min(MAX_RETRY_AFTER), reason)
-        }
+    let header = |name| response.headers().get(name)?.to_str().ok();
+    let date = header(DATE).and_then(|date| httpdate::parse_http_date(date).ok());
+    let now = date.unwrap_or_else(SystemTime::now);
+    let asked = header(RETRY_AFTER).and_then(|value| retry_after(value, now));
+    Err(match asked {
+        Some(wait) => Failure::retry_after(wait, reason),
         None => Failure::retry(reason),
     })
+}
+
+/// What a server asks for: a number of seconds, or a date (RFC 9110), where it is `now` by the server's clock as far as
+/// that is known. A date that is over asks for nothing.
+fn retry_after(value: &str, now: SystemTime) -> Option<Duration> {
+    let value = value.trim();
+    let wait = match value.parse() {
+        Ok(seconds) => Duration::from_secs(seconds),
+        Err(_) => {
+            let date = httpdate::parse_http_date(value).ok()?;
+            let wait = date.duration_since(now).ok();
+            wait.filter(|wait| !wait.is_zero())?
+        }
+    };
+    Some(wait.min(MAX_RETRY_AFTER))
 }
 
 /// The facts about the message as headers. A name or value that HTTP cannot carry is left out:
@@ -148,4 +153,35 @@ fn chain(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_asks_for_seconds_or_a_date() {
+        let date = "Sun, 06 Nov 1994 08:49:37 GMT";
+        let at = httpdate::parse_http_date(date).unwrap();
+        let seconds = Duration::from_secs;
+        for (value, now, wait) in [
+            ("120", at, Some(seconds(120))),
+            (" 0 ", at, Some(Duration::ZERO)),
+            ("99999999", at, Some(MAX_RETRY_AFTER)),
+            (date, at - seconds(90), Some(seconds(90))),
+            (date, at, None),
+            (date, at + seconds(90), None),
+            (date, SystemTime::UNIX_EPOCH, Some(MAX_RETRY_AFTER)),
+            (
+                "Sunday, 06-Nov-94 08:49:37 GMT",
+                at - seconds(1),
+                Some(seconds(1)),
+            ),
+            ("soon", at, None),
+            ("-1", at, None),
+            ("", at, None),
+        ] {
+            assert_eq!(retry_after(value, now), wait, "{value}");
+        }
+    }
 }

@@ -35,7 +35,8 @@ the effect, and refuse one that comes with a lower token.
 A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
 message's own headers as inbox-header-<name>, the first of those that differ in case only) and an
 idempotency-key. That is \"HANDLER/ID\", a structured-field string; where it is longer than 255 bytes, not
-printable ASCII, or the handler's name has a slash, \"sha256:…\" of both. Its answer:
+printable ASCII, or the handler's name has a slash, \"sha256:…\" of both. Proxies are those of http_proxy
+and https_proxy, but for localhost and loopback addresses. Its answer:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, after Retry-After if given";
@@ -66,22 +67,33 @@ pub(crate) fn from_args(args: &TargetArgs, secrets: &[String]) -> Result<Arc<dyn
     }
 }
 
+/// The names of the facts about a message, but for its headers.
+const FACTS: [&str; 7] = [
+    "id",
+    "handler",
+    "kind",
+    "attempt",
+    "fencing-token",
+    "content-type",
+    "ordering-key",
+];
+
 /// The facts about a message that its handler is told, as lower-case dashed names and values.
 fn facts(message: &Leased) -> Vec<(String, String)> {
     let content = &message.message;
-    let mut facts = vec![
-        ("id".to_owned(), content.id().to_string()),
-        ("handler".to_owned(), content.handler().to_string()),
-        ("kind".to_owned(), content.kind().to_string()),
-        ("attempt".to_owned(), message.attempts.started.to_string()),
-        ("fencing-token".to_owned(), message.lease.token.to_string()),
+    let values = [
+        Some(content.id().to_string()),
+        Some(content.handler().to_string()),
+        Some(content.kind().to_string()),
+        Some(message.attempts.started.to_string()),
+        Some(message.lease.token.to_string()),
+        content.content_type().map(ToString::to_string),
+        content.ordering_key().map(ToString::to_string),
     ];
-    if let Some(content_type) = content.content_type() {
-        facts.push(("content-type".to_owned(), content_type.to_string()));
-    }
-    if let Some(key) = content.ordering_key() {
-        facts.push(("ordering-key".to_owned(), key.to_string()));
-    }
+    let values = FACTS.into_iter().zip(values);
+    let mut facts: Vec<_> = values
+        .filter_map(|(name, value)| Some((name.to_owned(), value?)))
+        .collect();
     for (name, value) in content.headers().iter() {
         facts.push((format!("header-{name}"), value.to_owned()));
     }

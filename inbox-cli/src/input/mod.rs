@@ -41,7 +41,8 @@ pub(crate) struct InputArgs {
     /// Take the message id from this field rather than from CloudEvents `id`. A field name, or a
     /// JSON pointer such as /order/id. Repeat it to join several with `#` (one within a field
     /// becomes `\#`): where several producers may use the same ids, `--id-field source --id-field
-    /// id` tells their events apart
+    /// id` tells their events apart, as webhooks and brokers do. Without it, the second of two such
+    /// events is a duplicate, with other content than the first
     #[arg(long = "id-field", value_name = "FIELD")]
     pub(crate) id_fields: Vec<String>,
     /// Lines are any JSON rather than CloudEvents: take the kind from this field, and the whole line

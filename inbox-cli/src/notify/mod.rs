@@ -5,15 +5,16 @@ mod watch;
 
 use std::{sync::Arc, time::Duration};
 
-use anyhow::{Context as _, Result};
+use anyhow::Result;
 use inbox::{
     CancellationToken, Filter, HandlerName, Inbox, MessageSummary, OperateExt as _, State,
 };
-use reqwest::{Client, Url, header::CONTENT_TYPE, redirect};
+use reqwest::{Client, Url, header::CONTENT_TYPE};
 use serde::Serialize;
 use tokio::time::{Instant, timeout};
 
 use self::watch::{Change, Event, Look, Watch};
+use crate::http_client;
 
 /// How many dead messages are looked at, the newest first, when their number has changed.
 const MOST_DEAD: u64 = 5_000;
@@ -65,14 +66,7 @@ impl Notify {
 
     /// Looks and tells until `token` is cancelled.
     pub(crate) async fn run(self, store: Arc<dyn Inbox>, token: CancellationToken) -> Result<()> {
-        // Fails only when another part of the process has installed one; then that one serves.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-        let client = Client::builder()
-            .user_agent(concat!("inbox/", env!("CARGO_PKG_VERSION")))
-            .redirect(redirect::Policy::none())
-            .timeout(PATIENCE)
-            .build()
-            .context("cannot set up HTTP")?;
+        let client = http_client::build(&self.url, |client| client.timeout(PATIENCE))?;
         let looks = async {
             let mut watch = Watch::new(self.max_lag);
             let mut dead = Dead::default();

@@ -207,6 +207,33 @@ async fn an_inbox_moves_to_another_store_and_back_though_it_is_killed() {
     }
 }
 
+/// However it is written: its handlers would stay paused.
+#[tokio::test]
+async fn an_inbox_is_not_copied_onto_itself() {
+    let place = Place::new();
+    let whole = format!("sqlite://{}", place.path("c.db").display());
+    let store = connect(&whole).await;
+    store.create().await.unwrap();
+    let messages = ["a", "b", "c"].map(|of| message(of, "1"));
+    let _ = store.receive(&messages).await.unwrap();
+    store.pause(&handler("a")).await.unwrap();
+    std::os::unix::fs::symlink(place.path("c.db"), place.path("link.db")).unwrap();
+    for other in ["sqlite://c.db", "sqlite://link.db"] {
+        place
+            .inbox(&["copy", "--from", &whole, "--to", other])
+            .exits(1)
+            .complains("are the same inbox");
+        assert_eq!(store.paused().await.unwrap(), [handler("a")], "{other}");
+    }
+    // Nor where nothing works.
+    for of in ["b", "c"] {
+        store.pause(&handler(of)).await.unwrap();
+    }
+    let same = ["copy", "--from", &whole, "--to", "sqlite://c.db"];
+    place.inbox(&same).exits(1).complains("are the same inbox");
+    assert_eq!(store.paused().await.unwrap().len(), 3);
+}
+
 #[tokio::test]
 async fn what_cannot_be_copied_is_said_and_the_target_stays_paused() {
     let place = Place::new();

@@ -79,6 +79,39 @@ fn payload_and_facts_reach_the_command() {
     });
 }
 
+/// A command of a handler's that calls `inbox run` itself has the facts of its own message.
+#[test]
+fn a_command_has_no_facts_of_another_message() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let run = [
+        "run",
+        "in.ndjson",
+        "--",
+        "sh",
+        "-c",
+        "env | grep ^INBOX_ | sort > env",
+    ];
+    let mut command = place.command(&run);
+    let inherited = [
+        ("INBOX_ID", "outer"),
+        ("INBOX_ORDERING_KEY", "outer"),
+        ("INBOX_CONTENT_TYPE", "outer"),
+        ("INBOX_HEADER_TENANT", "outer"),
+        ("INBOX_HEADER_", "outer"),
+        // Not a fact: it is for the command, too.
+        ("INBOX_LOG", "error"),
+    ];
+    for (name, value) in inherited {
+        command.env(name, value);
+    }
+    support::finish(command.output().unwrap()).exits(0);
+    let env = place.read("env");
+    assert!(!env.contains("outer"), "{env}");
+    assert!(env.contains("INBOX_ID=a\n"), "{env}");
+    assert!(env.contains("INBOX_LOG=error\n"), "{env}");
+}
+
 #[test]
 fn bad_lines_are_reported_with_their_numbers_and_the_rest_goes_on() {
     let place = Place::new();
@@ -201,6 +234,49 @@ fn other_ndjson_by_field() {
         .inbox(&["show", "7", "--payload"])
         .exits(0)
         .says("{\"order\":{\"no\":7},\"event\":\"placed\"}");
+}
+
+/// What counts as a copy, and is not, is lost to its producer: nobody is to learn that later.
+#[test]
+fn another_event_under_a_known_id_is_told() {
+    on_every_store(|place| {
+        let event = |data: &str| event("1", "t", data);
+        let (first, other) = (event("{\"order\":1}"), event("{\"order\":2}"));
+        let input = [&*first, &other, &first].concat();
+        place
+            .inbox_with(&["ingest", "-"], input.as_bytes())
+            .exits(0)
+            .says("1 accepted, 2 duplicates (1 with other content than the first)")
+            .complains("default/1")
+            .complains("`--id-field source --id-field id` tells them apart");
+        // As it says.
+        let other_source = first.replace("/test", "/other");
+        let by_source = ["ingest", "-", "--id-field", "source", "--id-field", "id"];
+        let input = [&*first, &other_source].concat();
+        let told = place.inbox_with(
+            &[&by_source[..], &["--handler", "by-source"]].concat(),
+            input.as_bytes(),
+        );
+        let told = told.exits(0).says("2 accepted, 0 duplicates\n");
+        assert!(!told.stderr.contains("tells them apart"), "{told:?}");
+        let ingest = ["ingest", "-", "--json"];
+        let told = place.inbox_with(&ingest, other.as_bytes()).exits(0);
+        assert_eq!(told.json()[0]["duplicates"], 1);
+        assert_eq!(told.json()[0]["differing"], 1);
+        // Once for a run, however many there are.
+        let many = other.repeat(5000);
+        let run = ["run", "-", "--batch", "100", "--", "true"];
+        let told = place
+            .inbox_with(&run, many.as_bytes())
+            .exits(0)
+            .says("5,000 duplicates (5,000 with other content than the first); 1 processed");
+        let lines = told.stderr.lines();
+        let lines = lines.filter(|line| line.contains("other content"));
+        assert_eq!(lines.count(), 1, "{told:?}");
+        let copies = place.inbox_with(&["ingest", "-"], first.as_bytes());
+        let copies = copies.exits(0).says("0 accepted, 1 duplicate\n");
+        assert!(!copies.stderr.contains("other content"), "{copies:?}");
+    });
 }
 
 #[test]

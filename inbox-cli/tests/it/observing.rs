@@ -219,6 +219,20 @@ async fn a_store_that_is_gone_is_no_reason_for_a_restart() {
     });
 }
 
+/// A proxy would answer for one that is not there.
+#[test]
+fn health_asks_the_process_itself_and_no_proxy() {
+    let place = Place::new();
+    let proxy = crate::posting::proxy();
+    for at in ["http://127.0.0.1:7", "http://inbox.invalid"] {
+        let mut health = place.command(&["health", "--at", at]);
+        let output = health.env("http_proxy", &proxy).output().unwrap();
+        crate::support::finish(output)
+            .exits(1)
+            .says("it does not answer");
+    }
+}
+
 #[test]
 fn health_of_a_store_is_an_exit_code_and_its_reasons() {
     let place = Place::new();
@@ -240,5 +254,10 @@ fn health_of_a_store_is_an_exit_code_and_its_reasons() {
     let paused = place.inbox(&["health", "--json"]).exits(0);
     assert_eq!(paused.json()[0]["is_well"], true);
     assert_eq!(paused.json()[0]["degraded"][0], "handler default is paused");
+    // Nobody is to be woken for what an operator has done.
+    place
+        .inbox(&["health", "--max-lag", "1ms"])
+        .exits(0)
+        .says("degraded: handler default is paused");
     place.inbox(&["health", "--at", "ftp://h"]).exits(2);
 }

@@ -182,6 +182,88 @@ fn read_request(stream: &mut impl Read) -> String {
     head + &String::from_utf8(body).unwrap()
 }
 
+/// The URL of a proxy that answers whatever it is asked, with success.
+pub(crate) fn proxy() -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            read_request(&mut stream);
+            let answer = "HTTP/1.1 200 OK\r\ncontent-length: 0\r\nconnection: close\r\n\r\n";
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    url
+}
+
+/// On this machine it is not the proxy's to answer; elsewhere it is.
+#[test]
+fn what_is_posted_to_this_machine_goes_by_no_proxy() {
+    let place = Place::new();
+    let proxy = proxy();
+    let post = |id: &str, url: &str| {
+        place.file("in.ndjson", event(id, "t", "{}"));
+        let run = ["run", "in.ndjson", "--max-attempts", "1", "--post", url];
+        let output = place.command(&run).env("http_proxy", &proxy).output();
+        crate::support::finish(output.unwrap())
+    };
+    // Nothing listens there.
+    for url in [
+        "http://127.0.0.1:1/",
+        "http://localhost:1/",
+        "http://[::1]:1/",
+    ] {
+        post(url, url).exits(4);
+    }
+    assert_eq!(place.stats().dead, 3);
+    post("elsewhere", "http://inbox.invalid/").exits(0);
+}
+
+/// An answer that says by a date when to come again.
+#[test]
+fn a_server_may_ask_for_a_retry_by_date() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            let request = read_request(&mut stream);
+            let hours = |hours: u64| std::time::Duration::from_secs(hours * 3600);
+            // The server's clock is a day ahead.
+            let now = std::time::SystemTime::now() + hours(24);
+            let at = match request.contains("inbox-id: past\r\n") {
+                true => "Sun, 06 Nov 1994 08:49:37 GMT".to_owned(),
+                false => httpdate::fmt_http_date(now + hours(5)),
+            };
+            let now = httpdate::fmt_http_date(now);
+            let answer = format!(
+                "HTTP/1.1 503 Service Unavailable\r\nretry-after: {at}\r\ndate: {now}\r\n\
+                 content-length: 0\r\nconnection: close\r\n\r\n"
+            );
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    let place = Place::new();
+    let input = [event("future", "t", "{}"), event("past", "t", "{}")].concat();
+    place.file("in.ndjson", input);
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    let process = ["process", "--max-attempts", "2", "--post", &url];
+    let mut child = place.start(&process);
+    let state = |id: &str| place.inbox(&["show", id, "--json"]).exits(0).json()[0].clone();
+    // What is past asks for nothing: it is tried again as the policy says, and dead then.
+    crate::support::wait_for("both", || {
+        state("past")["state"] == "dead" && state("future")["attempts_finished"] == 1
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let future = state("future");
+    let due = inbox_dashboard::text::parse_time(future["due_at"].as_str().unwrap()).unwrap();
+    let wait = due.duration_since(std::time::SystemTime::now()).unwrap();
+    // It is jittered.
+    assert!((4 * 3600..=6 * 3600).contains(&wait.as_secs()), "{wait:?}");
+}
+
 #[test]
 fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
     let place = Place::new();

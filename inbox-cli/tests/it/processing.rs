@@ -183,6 +183,31 @@ fn a_command_may_leave_something_running() {
     kill(left, Signal::SIGKILL).unwrap();
 }
 
+/// What it has left running holds its standard error open.
+#[test]
+fn what_a_command_leaves_running_neither_hides_its_error_nor_holds_the_next_up() {
+    let place = Place::new();
+    let leaving = |end: &str| format!("echo oops >&2; sleep 60 & echo $! >> pids; exit {end}");
+    place.file("in.ndjson", event("bad", "t", "{}"));
+    let run = ["run", "in.ndjson", "--max-attempts", "1", "--"];
+    let command = ["sh", "-c", &leaving("3")];
+    place.inbox(&[&run[..], &command].concat()).exits(4);
+    let listed = place.inbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(listed[0]["last_error"], "exit status: 3: oops");
+
+    place.file("in.ndjson", events(20));
+    let run = ["run", "in.ndjson", "--concurrency", "1", "--"];
+    let command = ["sh", "-c", &leaving("0")];
+    let began = std::time::Instant::now();
+    place.inbox(&[&run[..], &command].concat()).exits(0);
+    let took = began.elapsed();
+    for pid in support::lines(&place.path("pids")) {
+        kill(Pid::from_raw(pid.parse().unwrap()), Signal::SIGKILL).unwrap();
+    }
+    // If each were waited for, it would be a second for each.
+    assert!(took < Duration::from_secs(20), "{took:?}");
+}
+
 #[test]
 fn what_was_processed_long_ago_is_deleted_unless_it_is_kept() {
     let place = Place::new();
@@ -299,6 +324,12 @@ fn draining_says_what_it_waits_for() {
         &place,
         "A dead message blocks the ordering key `k` until it is replayed or discarded",
     );
+
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    place.inbox(&["pause", "default"]).exits(0);
+    said(&place, "paused until `inbox resume default`");
 }
 
 /// Twenty kills at arbitrary moments: nothing is lost, nothing is left unfinished.

@@ -430,7 +430,7 @@ fn a_purge_waits_for_a_locked_file_says_so_and_goes_on() {
     // The file's own time limit passes several times. A purge that is slower than it on a busy machine is done
     // twice, and finds nothing then.
     let url = format!(
-        "sqlite://{}?operation_timeout_ms=1000",
+        "sqlite://{}?operation_timeout_ms=2000",
         place.path("inbox.db").display()
     );
     let purge = ["purge", "--older-than", "0s", "--store", &url];
@@ -438,7 +438,7 @@ fn a_purge_waits_for_a_locked_file_says_so_and_goes_on() {
     wait_for("the word", || {
         place.read("stderr").contains("store unavailable; retrying")
     });
-    thread::sleep(Duration::from_secs(5));
+    thread::sleep(Duration::from_secs(7));
     assert_eq!(place.read("stderr").lines().count(), 1, "said once");
     drop(held);
     let output = finish(child.wait_with_output().unwrap()).exits(0);

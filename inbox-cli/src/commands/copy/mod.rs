@@ -7,7 +7,7 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics};
+use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics, pace::Slices};
 use serde_json::json;
 
 use self::{step::Step, verify::verify};
@@ -37,7 +37,7 @@ pub(crate) struct CopyArgs {
     /// Where to; set up if there is no inbox
     #[arg(long, value_name = "URL", env = "INBOX_COPY_TO", hide_env = true)]
     pub(crate) to: String,
-    /// How many messages are read at a time
+    /// How many messages are read at a time; fewer where they are large
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) batch: u32,
 }
@@ -62,9 +62,12 @@ struct Report {
 /// How many problems are named.
 const MOST_NAMED: usize = 20;
 
+const SAME: &str = "--from and --to are the same inbox";
+const CANNOT_PAUSE: &str = "cannot pause a handler of the target";
+
 pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
     if args.from == args.to {
-        bail!("--from and --to are the same inbox");
+        bail!(SAME);
     }
     let from = store::open(&args.from).await?;
     let to = store::open_or_create(&args.to).await?;
@@ -78,19 +81,22 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
     }
     let token = interrupt::token()?;
     let handlers: Vec<HandlerName> = names(&before);
+    refuse_the_same(&from, &to).await?;
     for handler in &handlers {
-        let paused = to.pause(handler).await;
-        paused.context("cannot pause a handler of the target")?;
+        to.pause(handler).await.context(CANNOT_PAUSE)?;
     }
     let total = State::ALL.iter().map(|state| before.count(*state)).sum();
     let bar = progress::bar(global, "messages copied", total);
     let mut report = Report::default();
+    let mut slices = Slices::new(args.batch);
     let mut page = Page {
         with_payload: true,
-        ..Page::first(args.batch)
+        ..Page::first(slices.size())
     };
     loop {
+        page.limit = slices.size();
         let listing = from.list(&Filter::default(), &page).await?;
+        slices.saw(&listing.records);
         report.corrupt += listing.corrupt.len() as u64;
         bar.inc(listing.records.len() as u64);
         let step = Step::new(&*to, &listing.records);
@@ -115,6 +121,19 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
     }
     tell(global, &report, has_changed)?;
     Ok(if is_good { Exit::Ok } else { Exit::No })
+}
+
+/// One inbox has many URLs, so that they are not compared: what pauses a handler of the source as well is the source.
+/// No handler has this name.
+async fn refuse_the_same(from: &Arc<dyn Inbox>, to: &Arc<dyn Inbox>) -> Result<()> {
+    let probe = HandlerName::new(format!("inbox-copy-{:016x}", fastrand::u64(..)))?;
+    to.pause(&probe).await.context(CANNOT_PAUSE)?;
+    let paused = from.paused().await;
+    to.resume(&probe).await?;
+    if paused?.contains(&probe) {
+        bail!(SAME);
+    }
+    Ok(())
 }
 
 /// The handlers of the target work again, but for those that are paused in the source.

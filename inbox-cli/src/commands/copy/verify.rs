@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use inbox::{Filter, Inbox, Page, Record, State};
+use inbox::{Filter, Inbox, Page, Record, State, pace::Slices};
 
 use super::Report;
 
-/// How many messages are read at a time, with payloads.
+/// How many messages are read at a time, with payloads, if these are small.
 const PAGE: u32 = 100;
 
 /// All messages of an inbox, one after the other.
 struct Walk<'a> {
     inbox: &'a dyn Inbox,
     page: Page,
+    slices: Slices,
     read: VecDeque<Record>,
     is_over: bool,
 }
@@ -26,6 +27,7 @@ impl<'a> Walk<'a> {
                 with_payload: true,
                 ..Page::first(PAGE)
             },
+            slices: Slices::new(PAGE),
             read: VecDeque::new(),
             is_over: false,
         }
@@ -33,7 +35,9 @@ impl<'a> Walk<'a> {
 
     async fn next(&mut self) -> Result<Option<Record>> {
         while self.read.is_empty() && !self.is_over {
+            self.page.limit = self.slices.size();
             let listing = self.inbox.list(&Filter::default(), &self.page).await?;
+            self.slices.saw(&listing.records);
             self.read = listing.records.into();
             self.is_over = listing.next.is_none();
             self.page.after = listing.next;

@@ -16,6 +16,7 @@ pub(crate) use self::{
 };
 use crate::{
     args::{Global, wrong_usage},
+    commands::ingest::duplicates,
     exit::Exit,
     interrupt, output, progress, store,
 };
@@ -75,6 +76,7 @@ pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
         "received": summary.received,
         "accepted": summary.accepted,
         "duplicates": summary.duplicates,
+        "differing": summary.differing,
         "rejected": summary.rejected,
         "kept": summary.kept,
         "abandoned": summary.abandoned(),
@@ -87,7 +89,7 @@ pub(crate) fn sentence(summary: &Summary) -> String {
     let mut sentence = format!(
         "{} accepted, {}",
         output::count(summary.accepted),
-        output::count_of(summary.duplicates, "duplicate")
+        duplicates(summary.duplicates, summary.differing)
     );
     for (count, what) in [
         (summary.rejected, "rejected"),
@@ -113,12 +115,14 @@ mod tests {
         summary.received = 9;
         summary.accepted = 5;
         summary.duplicates = 1;
+        summary.differing = 1;
         summary.rejected = 1;
         summary.failed_acknowledgements = 1;
         assert_eq!(
             sentence(&summary),
-            "5 accepted, 1 duplicate, 1 rejected, 2 left to the broker, 1 not acknowledged"
+            "5 accepted, 1 duplicate (1 with other content than the first), 1 rejected, 2 left to the broker, 1 not acknowledged"
         );
+        assert_eq!(figures(&summary)["differing"], 1);
         assert_eq!(figures(&summary)["abandoned"], 2);
     }
 }

@@ -89,7 +89,18 @@ pub(crate) struct Api {
     pub(crate) max_attempts: NonZeroU32,
     #[serde(default = "retry_delay")]
     pub(crate) retry_delay: Time,
+    #[serde(default)]
+    pub(crate) after_dead: AfterDeadName,
     pub(crate) max_body_bytes: Option<NonZeroU32>,
+}
+
+/// What becomes of the later messages of an ordering key of which one is dead.
+#[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub(crate) enum AfterDeadName {
+    #[default]
+    Continue,
+    Block,
 }
 
 #[derive(Debug, Deserialize)]
@@ -143,6 +154,7 @@ impl Api {
             tokens,
             max_attempts: max_attempts(),
             retry_delay: retry_delay(),
+            after_dead: AfterDeadName::default(),
             max_body_bytes: None,
         }
     }

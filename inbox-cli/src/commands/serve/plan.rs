@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context as _, Result, anyhow};
 use axum_server::tls_rustls::RustlsConfig;
-use inbox::{Handler, HandlerName, RetryPolicy};
+use inbox::{AfterDead, Handler, HandlerName, RetryPolicy};
 use inbox_http::{
     BodyBudget,
     api::{BODY_LIMIT as API_LIMIT, Token},
@@ -16,7 +16,7 @@ use toml::Spanned;
 
 use super::{
     Flags, ServeArgs,
-    config::{Config, HandlerConfig, Janitor, Source, Tls, Wrong},
+    config::{AfterDeadName, Config, HandlerConfig, Janitor, Source, Tls, Wrong},
     dashboard,
     metrics::{self, PlannedMetrics},
     notify,
@@ -57,6 +57,7 @@ pub(super) struct Plan {
 pub(super) struct PlannedApi {
     pub(super) tokens: Vec<Token>,
     pub(super) retry: RetryPolicy,
+    pub(super) after_dead: AfterDead,
     pub(super) body_limit: Option<usize>,
 }
 
@@ -198,6 +199,10 @@ impl Plan {
                         api.retry_delay.0,
                         LONGEST_RETRY_DELAY.max(api.retry_delay.0),
                     ),
+                after_dead: match api.after_dead {
+                    AfterDeadName::Continue => AfterDead::Continue,
+                    AfterDeadName::Block => AfterDead::Block,
+                },
                 body_limit: api.max_body_bytes.map(|bytes| bytes.get() as usize),
             })
         });

@@ -113,6 +113,7 @@ pub(super) fn router(
         let mut api = Api::builder(Arc::clone(store))
             .body_budget(budget.clone())
             .retry(planned.retry.clone())
+            .after_dead(planned.after_dead)
             .shutdown(token.clone());
         if let Some(limit) = planned.body_limit {
             api = api.body_limit(limit);

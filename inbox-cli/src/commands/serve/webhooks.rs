@@ -107,11 +107,11 @@ from_text!(
         if !is_plain {
             return Err("a path is such as /webhooks/github, of letters, digits and - _ . ~ /".to_owned());
         }
-        let is_taken = ["/healthz", "/readyz", "/dashboard"].contains(&text)
+        let is_taken = ["/healthz", "/readyz", "/metrics", "/dashboard"].contains(&text)
             || text.starts_with("/v1/")
             || text.starts_with("/dashboard/");
         if is_taken {
-            return Err("/healthz, /readyz, /dashboard and what begins with /v1/ or /dashboard/ are the service's own".to_owned());
+            return Err("/healthz, /readyz, /metrics, /dashboard and what begins with /v1/ or /dashboard/ are the service's own".to_owned());
         }
         Ok(text.to_owned())
     }

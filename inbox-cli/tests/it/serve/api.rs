@@ -221,6 +221,111 @@ fn a_message_that_kills_its_workers_is_dead_in_the_end() {
     });
 }
 
+/// No worker is left to say whether the later ones of its ordering key may pass.
+#[test]
+fn a_message_that_kills_its_workers_holds_its_key_up_where_that_is_set() {
+    on_both_stores(async |place| {
+        place.file(
+            "inbox.toml",
+            "[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\nmax_attempts = 2\nafter_dead = \"block\"\n",
+        );
+        let service = Service::start(place, &["--config", "inbox.toml"]);
+        let message = |id: &str, key: &str| json!({"handler": "h", "id": id, "kind": "k", "ordering_key": key});
+        let all = [
+            ("1", "a"),
+            ("2", "a"),
+            ("3", "b"),
+            ("4", "b"),
+            ("5", "c"),
+            ("6", "c"),
+        ];
+        for (id, key) in all {
+            service.ask("/v1/messages", message(id, key)).await;
+        }
+        // A worker of `b` says that it may go on, and one of `c` nothing.
+        let claimed = service.claim(10, 0).await;
+        for (at, more) in [(1, json!({"ordering_key": "continue"})), (2, json!({}))] {
+            let mut settlement = json!({"lease": claimed[at]["lease"], "outcome": "dead"});
+            let fields = settlement.as_object_mut().unwrap();
+            fields.extend(more.as_object().unwrap().clone());
+            let settle = json!({"settlements": [settlement]});
+            let settled = service.ask("/v1/settle", settle).await;
+            assert_eq!(settled["settlements"][0]["outcome"], "dead", "{settled}");
+        }
+        let settlement = json!({"lease": claimed[0]["lease"], "outcome": "release"});
+        service
+            .ask("/v1/settle", json!({"settlements": [settlement]}))
+            .await;
+        let mut seen = BTreeMap::<String, u32>::new();
+        let claim = json!({"handlers": ["h"], "lease_seconds": 0.001, "wait_seconds": 1});
+        loop {
+            let answer = service.ask("/v1/claim", claim.clone()).await;
+            let messages = answer["messages"].as_array().unwrap();
+            if messages.is_empty() {
+                break;
+            }
+            for message in messages {
+                *seen
+                    .entry(message["id"].as_str().unwrap().into())
+                    .or_default() += 1;
+            }
+        }
+        let seen: Vec<_> = seen.keys().map(String::as_str).collect();
+        assert_eq!(seen, ["1", "4"]);
+        let stats = place.inbox(&["stats", "--json"]).json();
+        assert_eq!(
+            (&stats[0]["dead"], &stats[0]["pending"]),
+            (&json!(4), &json!(2))
+        );
+    });
+}
+
+/// The last day of the last year that a time can be written in is a usual way to say never.
+#[test]
+fn far_due_times_are_taken_and_shown() {
+    on_both_stores(async |place| {
+        let service = Service::with_api(place);
+        let message = |id: &str, name: &str, due: Value| json!({"handler": "h", "id": id, "kind": "k", name: due});
+        let far = [
+            message("date", "due_at", json!("9999-12-31T23:59:59Z")),
+            message(
+                "offset",
+                "due_at",
+                json!("9999-12-31T23:59:59.999999-23:00"),
+            ),
+            message("delay", "delay_seconds", json!(1e18)),
+        ];
+        for message in far {
+            let stored = service.ask("/v1/messages", message.clone()).await;
+            assert_eq!(stored["status"], "accepted", "{message}");
+        }
+        let listed = place.inbox(&["list", "--json"]).exits(0).json();
+        assert_eq!(listed.len(), 3, "{listed:?}");
+        const LATEST: &str = "9999-12-30T22:00:00.999Z";
+        for record in listed {
+            let due = record["due_at"].as_str().unwrap();
+            // A store may cut a delay to some centuries.
+            let is_cut = record["id"] == "delay" && place.kind() != "sqlite";
+            assert!(
+                if is_cut { due > "2300-" } else { due == LATEST },
+                "{record}"
+            );
+        }
+        place.inbox(&["show", "date"]).exits(0).says(LATEST);
+        let until = ["reschedule", "date", "--due", "9999-12-31T00:00:00Z"];
+        place.inbox(&until).exits(0);
+        for due in [
+            "10000-01-01T00:00:00Z",
+            "9999-12-31",
+            "9999-12-32T00:00:00Z",
+        ] {
+            let refused = message("none", "due_at", json!(due));
+            let (status, answer) = service.post("/v1/messages", &refused).await;
+            assert_eq!(status, 422, "{answer}");
+        }
+    });
+}
+
 #[test]
 fn a_message_that_has_outlived_its_time_to_live_is_not_handed_out() {
     on_both_stores(async |place| {

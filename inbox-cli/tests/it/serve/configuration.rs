@@ -143,7 +143,11 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
         ),
         (
             "[[webhooks]]\npath = \"/dashboard/x\"\nprovider = \"github\"",
-            "inbox.toml:2:8: webhooks[0].path: /healthz, /readyz, /dashboard",
+            "inbox.toml:2:8: webhooks[0].path: /healthz, /readyz, /metrics, /dashboard",
+        ),
+        (
+            "[[webhooks]]\npath = \"/metrics\"\nprovider = \"github\"",
+            "inbox.toml:2:8: webhooks[0].path: /healthz, /readyz, /metrics, /dashboard",
         ),
         (
             "body_budget_bytes = 67108863\n[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]",

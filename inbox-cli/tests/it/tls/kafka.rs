@@ -1,4 +1,4 @@
-//! Kafka with a listener for TLS, where the client that is linked has TLS.
+//! Kafka with a listener for TLS.
 
 use std::{fs, time::Duration};
 
@@ -15,18 +15,8 @@ use super::{
     certificates::Certificates,
     receiving::{Broker, Trust, publish},
 };
-use crate::support::Place;
 
 const TOPIC: &str = "tls-orders";
-
-/// A client without TLS is refused as soon as it is told to use it.
-fn client_has_tls() -> bool {
-    let made: Result<AdminClient<DefaultClientContext>, _> = ClientConfig::new()
-        .set("bootstrap.servers", "localhost:1")
-        .set("security.protocol", "ssl")
-        .create();
-    made.is_ok()
-}
 
 fn create_topic(runtime: &Runtime, address: &str) {
     let mut config = ClientConfig::new();
@@ -39,22 +29,7 @@ fn create_topic(runtime: &Runtime, address: &str) {
 }
 
 #[test]
-fn a_client_without_tls_says_so() {
-    if client_has_tls() {
-        return;
-    }
-    let from = "kafka://u:S3cret@localhost:1/?topic=t&group=g&rejected=stop&sasl=plain&tls=true";
-    let output = Place::new().inbox(&["receive", "--from", from]).exits(1);
-    assert!(!output.stderr.contains("S3cret"), "{output:?}");
-    output.complains("TLS needs rdkafka with the feature `ssl` or `ssl-vendored`");
-}
-
-#[test]
 fn a_topic_of_kafka_is_received_over_tls() {
-    if !client_has_tls() {
-        println!("NOT CHECKED: TLS to Kafka, as rdkafka is built without it");
-        return;
-    }
     let certificates = Certificates::new();
     let key_and_server = certificates.key_and_server();
     let arguments = [

@@ -3,8 +3,10 @@
 use std::net::TcpListener;
 
 mod certificates;
-#[cfg(feature = "kafka")]
+#[cfg(feature = "kafka-tls")]
 mod kafka;
+#[cfg(all(feature = "kafka", not(feature = "kafka-tls")))]
+mod kafka_without_tls;
 #[cfg(feature = "nats")]
 mod nats;
 #[cfg(feature = "sqs")]
