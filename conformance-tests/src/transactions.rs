@@ -77,6 +77,13 @@ pub trait AnyTransaction: Send {
     /// As there.
     async fn commit(self: Box<Self>) -> Result<()>;
 
+    /// [`Transactional::settle_and_commit`].
+    ///
+    /// # Errors
+    /// As there.
+    async fn settle_and_commit(self: Box<Self>, settlements: &[Settlement])
+    -> Result<Vec<Settled>>;
+
     /// [`Transactional::roll_back`].
     ///
     /// # Errors
@@ -234,6 +241,15 @@ where
 
     async fn commit(self: Box<Self>) -> Result<()> {
         self.store.commit(self.transaction).await
+    }
+
+    async fn settle_and_commit(
+        self: Box<Self>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        self.store
+            .settle_and_commit(self.transaction, settlements)
+            .await
     }
 
     async fn roll_back(self: Box<Self>) -> Result<()> {

@@ -26,6 +26,8 @@ enum Step {
     Record,
     Receive,
     Settle,
+    /// It is the last one.
+    SettleAndCommit,
 }
 
 /// When it is done.
@@ -83,7 +85,15 @@ async fn each(cx: &Context, mishap: Mishap, allowed: Allowed) -> CaseResult {
             scene.play(allowed).await?;
         }
     }
-    Ok(())
+    let scene = Scene {
+        inbox: &inbox,
+        transactions,
+        mishap,
+        step: Step::SettleAndCommit,
+        when: When::After,
+        message: message("settled-and-committed")?,
+    };
+    scene.play(allowed).await
 }
 
 struct Scene<'a> {
@@ -101,6 +111,7 @@ impl fmt::Display for Scene<'_> {
             Step::Record => "record",
             Step::Receive => "receive",
             Step::Settle => "settle",
+            Step::SettleAndCommit => "settle and commit",
         };
         let when = match self.when {
             When::Before => "before",
@@ -125,6 +136,16 @@ impl Scene<'_> {
         if self.when == When::After {
             // A handler that has not noticed. The database may refuse it.
             let _ = transaction.write(&self.text_of("second")).await;
+            if let Step::SettleAndCommit = self.step {
+                let settled = transaction.settle_and_commit(&settlements).await;
+                return match settled {
+                    Ok(settled) if settled != [Settled::Done] => {
+                        self.is_refused(Ok(false)).await?;
+                        self.goes_on(&settlements).await
+                    }
+                    committed => self.ended(allowed, committed.map(drop), &settlements).await,
+                };
+            }
             let stepped = self.step(&mut *transaction, &settlements).await;
             if !matches!(stepped, Ok(true)) {
                 // The store may refuse the step after the mishap.
@@ -134,6 +155,16 @@ impl Scene<'_> {
             }
         }
         let committed = transaction.commit().await;
+        self.ended(allowed, committed, &settlements).await
+    }
+
+    /// Compares what the commit answered with what is there.
+    async fn ended(
+        &self,
+        allowed: Allowed,
+        committed: inbox_api::Result<()>,
+        settlements: &[Settlement],
+    ) -> CaseResult {
         if allowed == Allowed::Failure && committed.is_ok() {
             return Err(Unmet::Failed(format!(
                 "{self}: expected that commit fails, saw Ok although {}",
@@ -163,7 +194,7 @@ impl Scene<'_> {
             "{self}: commit {answer}, but {}",
             self.outcome().await?
         );
-        self.goes_on(&settlements).await
+        self.goes_on(settlements).await
     }
 
     /// The step was refused behind the mishap, and the transaction rolled back.
@@ -192,7 +223,7 @@ impl Scene<'_> {
 
     /// Stores and leases the message where the step is a settlement.
     async fn prepare(&self) -> CaseResult<Vec<Settlement>> {
-        if !matches!(self.step, Step::Settle) {
+        if !matches!(self.step, Step::Settle | Step::SettleAndCommit) {
             return Ok(Vec::new());
         }
         self.inbox.accept(&self.message).await?;
@@ -215,7 +246,9 @@ impl Scene<'_> {
                 let messages = std::slice::from_ref(&self.message);
                 transaction.receive(messages).await? == [Receipt::Accepted]
             }
-            Step::Settle => transaction.settle(settlements).await? == [Settled::Done],
+            Step::Settle | Step::SettleAndCommit => {
+                transaction.settle(settlements).await? == [Settled::Done]
+            }
         })
     }
 
@@ -233,7 +266,9 @@ impl Scene<'_> {
         let record = self.inbox.get(self.message.key()).await?;
         Ok(match self.step {
             Step::Record | Step::Receive => record.is_some(),
-            Step::Settle => record.is_some_and(|record| record.state == State::Processed),
+            Step::Settle | Step::SettleAndCommit => {
+                record.is_some_and(|record| record.state == State::Processed)
+            }
         })
     }
 

@@ -266,6 +266,28 @@ pub(crate) async fn a_stale_lease_affects_only_itself(cx: Context) -> CaseResult
     inbox.has_state(more[1].key(), State::Processed).await
 }
 
+/// Defect: what one call has settled is told by the message, whichever of its leases it names.
+pub(crate) async fn a_stale_lease_next_to_its_newest_is_lost(cx: Context) -> CaseResult {
+    for newest_first in [false, true] {
+        let inbox = cx.fresh().await?;
+        let (stale, current) = taken_over(&inbox).await?;
+        let key = current.lease.key.clone();
+        let mut batch = [(stale, processed()), (current, Outcome::Release)]
+            .map(|(leased, outcome)| (leased.lease, outcome))
+            .map(|(lease, outcome)| Settlement { lease, outcome });
+        let mut expected = vec![Settled::LeaseLost, Settled::Done];
+        if newest_first {
+            batch.reverse();
+            expected.reverse();
+        }
+        same("answers", &inbox.settle(&batch).await?, &expected)?;
+        inbox.has_state(&key, State::Pending).await?;
+        let again = inbox.claim_one().await?;
+        inbox.finish(&again, processed()).await?;
+    }
+    Ok(())
+}
+
 /// Defect: one outcome for a whole batch, or results and errors that are given to others of it.
 pub(crate) async fn outcomes_of_one_batch_are_each_done(cx: Context) -> CaseResult {
     let settings = Settings {

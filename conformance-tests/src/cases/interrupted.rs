@@ -41,6 +41,14 @@ enum Step {
     Settle,
 }
 
+/// How the transaction is to be committed behind it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Ending {
+    Commit,
+    /// With the settlement of another message.
+    SettleAndCommit,
+}
+
 /// Why it did not come to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stop {
@@ -75,6 +83,8 @@ struct Scene<'a> {
     stop: Stop,
     messages: Vec<Message>,
     leases: Vec<Lease>,
+    /// What is settled with the commit.
+    last: Option<Lease>,
 }
 
 impl fmt::Display for Scene<'_> {
@@ -113,7 +123,8 @@ pub(crate) async fn a_step_that_waited_in_vain_commits_all_or_nothing(cx: Contex
     for step in STEPS {
         for stop in [Stop::Failed, Stop::Waited] {
             let rows = if step == Step::Record { 1 } else { BATCH };
-            let scene = Scene::new(&inbox, &*transactions, step, stop, rows).await?;
+            let ending = Ending::Commit;
+            let scene = Scene::new(&inbox, &*transactions, (step, stop, ending), rows).await?;
             let mut holder = transactions.open().await?;
             scene.take_last(&mut *holder).await?;
             let mut transaction = transactions.open().await?;
@@ -145,16 +156,20 @@ pub(crate) async fn a_step_that_waited_in_vain_commits_all_or_nothing(cx: Contex
 pub(crate) async fn a_step_that_is_dropped_commits_all_or_nothing(cx: Context) -> CaseResult {
     let inbox = fresh(&cx).await?;
     let transactions = inbox.fixture.transactions()?;
-    for step in STEPS {
+    let endings = [Ending::Commit, Ending::SettleAndCommit];
+    let steps = STEPS
+        .iter()
+        .flat_map(|step| endings.map(|ending| (*step, ending)));
+    for (step, ending) in steps {
         let mut completed = false;
         for polls in 0..MOST_POLLS {
             let stop = Stop::Polled(polls);
             let rows = if step == Step::Record { 1 } else { 3 };
-            let scene = Scene::new(&inbox, &*transactions, step, stop, rows).await?;
+            let scene = Scene::new(&inbox, &*transactions, (step, stop, ending), rows).await?;
             let mut transaction = transactions.open().await?;
             let noted = scene.note(&mut *transaction).await?;
             let answer = drop_after(polls, scene.take_all(&mut *transaction)).await;
-            let committed = transaction.commit().await;
+            let committed = scene.commit(transaction).await?;
             // Dropped before it has begun, it has no part in the transaction.
             scene.judge(&committed, noted, answer.is_none()).await?;
             if answer.is_some() {
@@ -175,14 +190,13 @@ impl<'a> Scene<'a> {
     async fn new(
         inbox: &'a TestInbox,
         transactions: &'a dyn AnyTransactions,
-        step: Step,
-        stop: Stop,
+        (step, stop, ending): (Step, Stop, Ending),
         rows: usize,
     ) -> CaseResult<Self> {
         // Of a handler of its own.
         let handler = match stop {
-            Stop::Polled(polls) => format!("{step:?}-{polls}"),
-            _ => format!("{step:?}-{stop:?}"),
+            Stop::Polled(polls) => format!("{step:?}-{polls}-{ending:?}"),
+            _ => format!("{step:?}-{stop:?}-{ending:?}"),
         };
         let messages: Vec<_> = (1..=rows)
             .map(|n| message_for(&handler, &format!("{n:05}")))
@@ -194,7 +208,14 @@ impl<'a> Scene<'a> {
             stop,
             messages,
             leases: Vec::new(),
+            last: None,
         };
+        if ending == Ending::SettleAndCommit {
+            let handler = format!("{handler}-last");
+            inbox.accept(&message_for(&handler, "1")?).await?;
+            let leased = claim(&*inbox.store, &handler, 1, LONG).await?;
+            scene.last = leased.into_iter().next().map(|leased| leased.lease);
+        }
         if step == Step::Settle {
             inbox.accept_all(&scene.messages).await?;
             scene.leases = scene.claim_all().await?;
@@ -203,6 +224,33 @@ impl<'a> Scene<'a> {
             ensure!(scene.leases.len() == rows, "{scene}: not all was claimed");
         }
         Ok(scene)
+    }
+
+    /// Commits, and answers what the store does.
+    async fn commit(&self, transaction: Box<dyn AnyTransaction>) -> CaseResult<Result<()>> {
+        let Some(last) = &self.last else {
+            return Ok(transaction.commit().await);
+        };
+        let settled = transaction
+            .settle_and_commit(&ends(std::slice::from_ref(last)))
+            .await;
+        let state = self.inbox.record(&last.key).await?.state;
+        let is_settled = match &settled {
+            Ok(settled) => {
+                same(
+                    &format!("{self}: settled behind it"),
+                    settled,
+                    &vec![Settled::Done],
+                )?;
+                Some(true)
+            }
+            Err(error) => (error.effect() == Effect::None).then_some(false),
+        };
+        ensure!(
+            is_settled.is_none_or(|is_settled| is_settled == (state == State::Processed)),
+            "{self}: settling with the commit answered {settled:?}, but the message is {state}"
+        );
+        Ok(settled.map(drop))
     }
 
     async fn claim_all(&self) -> CaseResult<Vec<Lease>> {

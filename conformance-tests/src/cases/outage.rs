@@ -10,6 +10,7 @@ use inbox_api::{
     StoreExt,
 };
 
+pub(crate) use super::purge_outages::a_purge_that_it_cuts_short_says_so;
 use super::wakeups::{subscribed, wakes};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
@@ -349,6 +350,14 @@ pub(crate) async fn a_commit_says_so(cx: Context) -> CaseResult {
         lease,
         outcome: processed(),
     };
+    let at_once = message("settled with the commit")?;
+    inbox.accept(&at_once).await?;
+    let last = [Settlement {
+        lease: inbox.claim_single(60 * LONG).await?.lease,
+        outcome: processed(),
+    }];
+    let mut ending = transactions.open().await?;
+    let _ = ending.record(&message("recorded before")?, None).await?;
     let mut transaction = transactions.open().await?;
     let first = transaction.record(&recorded, None).await?;
     same("record", &first, &Recorded::First)?;
@@ -369,10 +378,16 @@ pub(crate) async fn a_commit_says_so(cx: Context) -> CaseResult {
         opened.record(&fourth, None).await
     };
     inbox.fixture.server().begin_outage().await?;
-    let (committed, step, opened) =
-        tokio::join!(transaction.commit(), other.record(&third, None), open,);
+    let (committed, settled_last, step, opened) = tokio::join!(
+        transaction.commit(),
+        ending.settle_and_commit(&last),
+        other.record(&third, None),
+        open,
+    );
     drop(other);
     inbox.fixture.server().end_outage().await?;
+    let last_effect = settled_last.as_ref().err().map(inbox_api::Error::effect);
+    retryable("settlement and commit", settled_last)?;
     let effect = committed.as_ref().err().map(inbox_api::Error::effect);
     retryable("commit", committed)?;
     retryable("record in a transaction", step)?;
@@ -391,6 +406,26 @@ pub(crate) async fn a_commit_says_so(cx: Context) -> CaseResult {
         "record, settlement and write of the handler after a commit that failed in an outage: expected \
          all or none, saw {whole:?}"
     );
+    let last = [
+        at_once.key().clone(),
+        message("recorded before")?.key().clone(),
+    ];
+    let mut both = Vec::new();
+    for key in &last {
+        both.push(found(inbox.get(key).await?) == Some(State::Processed));
+    }
+    ensure!(
+        both == [true, true] || (both == [false, false]),
+        "settlement and record after a settlement and commit that failed in an outage: expected both or \
+         none, saw {both:?}"
+    );
+    if last_effect == Some(Effect::None) {
+        same(
+            "done by a settlement and commit that failed without effect",
+            &both[0],
+            &false,
+        )?;
+    }
     if effect == Some(Effect::None) {
         same(
             "done by a commit that failed without effect",

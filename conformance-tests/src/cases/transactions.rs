@@ -4,6 +4,10 @@ use std::{sync::Arc, time::Duration};
 
 use inbox_api::{Bytes, Leased, Message, Receipt, Recorded, Settled, Settlement, State};
 
+pub(crate) use super::last_settlements::{
+    a_cancelled_settlement_and_commit_is_all_or_nothing, a_lost_lease_is_not_committed,
+    settling_with_the_commit_is_all_or_nothing,
+};
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},
@@ -526,7 +530,7 @@ pub(crate) async fn a_cancelled_step_leaves_all_or_nothing(cx: Context) -> CaseR
 
 /// Claims the one message that is due. A dropped step may reach the server late, find the message
 /// there, and hold it until its connection turns out to be closed.
-async fn claim_after_a_dropped_step(inbox: &TestInbox) -> CaseResult<Leased> {
+pub(super) async fn claim_after_a_dropped_step(inbox: &TestInbox) -> CaseResult<Leased> {
     for _ in 0..100 {
         if let Some(leased) = inbox.claim_up_to(1, LONG).await?.pop() {
             return Ok(leased);

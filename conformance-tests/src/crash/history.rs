@@ -146,8 +146,15 @@ pub enum Asked {
         /// Whether in a transaction, in which every processed message's effect is written.
         transaction: bool,
     },
-    /// An operator's list of dead messages.
-    List,
+    /// An operator's list of dead messages, the first page of it.
+    List {
+        /// Only this handler's.
+        handler: Option<HandlerName>,
+        /// Only those that block their ordering key.
+        blocking: bool,
+        /// At most so many.
+        limit: u32,
+    },
     /// An operator's change of one message, which is made if the message is dead.
     Change {
         /// Which message.
@@ -161,7 +168,9 @@ pub enum Asked {
         state: State,
         /// For so many microseconds at least.
         older_than: u64,
-        /// At most so many, of one handler.
+        /// Of this handler.
+        handler: HandlerName,
+        /// At most so many.
         limit: u32,
         /// Whether they were read before, as an archiver does.
         archived: bool,
@@ -198,6 +207,8 @@ pub struct Granted {
     pub started: u32,
     /// Attempts finished, as the claim reports them.
     pub finished: u32,
+    /// How often the message was replayed, as the claim reports it.
+    pub replays: u32,
 }
 
 /// What a begin was told.
@@ -252,9 +263,13 @@ pub enum Answered {
     Settled(Vec<Kept>),
     /// Of an extension, one per lease.
     Extended(Vec<Kept>),
-    /// Of a list: how many rows it reported as corrupt.
+    /// Of a list.
     Listed {
-        /// So many.
+        /// The messages, in the order of the answer.
+        keys: Vec<Key>,
+        /// Whether there is nothing behind them.
+        whole: bool,
+        /// How many rows it reported as corrupt.
         corrupt: usize,
     },
     /// Of an operator's change: how many messages were changed.
@@ -363,6 +378,7 @@ fn granted(leased: &Leased) -> Granted {
         ordering_key: leased.message.ordering_key().cloned(),
         started: leased.attempts.started,
         finished: leased.attempts.finished,
+        replays: leased.replays,
     }
 }
 

@@ -7,6 +7,7 @@
 
 mod clock;
 mod effects;
+mod interventions;
 mod leases;
 mod ordering;
 mod purges;
@@ -57,7 +58,8 @@ pub enum Rule {
     /// A lease is lost only to a worker that claimed the message, or one before it in its run, or an operator who
     /// changed it or purged what had been settled.
     LostToNobody,
-    /// A message ends in the state that its settlement gave it, or an operator.
+    /// A message ends in the state that its settlement gave it, or an operator, and blocks its ordering key if that
+    /// settlement said so.
     SettledState,
     /// A final state comes from a settlement or an operator, who changes only what is dead.
     StateHasACause,
@@ -65,6 +67,11 @@ pub enum Rule {
     FinalStaysFinal,
     /// A message that is to be retried, or was deferred, is not handed out before it is due.
     RetryWaits,
+    /// A claim, a begin and the record at the end tell how often an operator has replayed the message.
+    ReplaysTold,
+    /// An operator's list has only what is dead, or blocks its ordering key where it asks for that, and all of it, as
+    /// far as its limit goes.
+    ListedAsAsked,
     /// Every claim counts as an attempt started, unless it was released or deferred or the message's turn in its run
     /// never came, and every other outcome as one finished; nothing else does. Messages that an operator may have
     /// replayed are not judged, as their attempts begin again.
@@ -76,10 +83,10 @@ pub enum Rule {
     BlockedKeyWaits,
     /// Two messages of one ordering key are leased at the same moment only if one claim got both.
     OneRunAtATime,
-    /// The messages of one ordering key that a claim gets stand together, are no more than were asked for, and none
-    /// of several has an earlier attempt without an outcome. Nor is one behind others that was in a claim before and
-    /// has not been settled since.
-    RunsAsAsked,
+    /// A claim gets no more than it asks for, and of no other handler. The messages of one ordering key that it
+    /// gets stand together, are no more than were asked for, and none of several has an earlier attempt without
+    /// an outcome. Nor is one behind others that was in a claim before and has not been settled since.
+    ClaimsAsAsked,
     /// A message is not finished before an earlier one of its ordering key that was there when its turn came.
     CompletedInOrder,
     /// The inbox lists messages in the order in which they were accepted.
@@ -93,7 +100,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 22] = [
+    pub const ALL: [Self; 24] = [
         Self::AcceptedOnce,
         Self::DuplicateHasAnOriginal,
         Self::NothingLost,
@@ -107,11 +114,13 @@ impl Rule {
         Self::StateHasACause,
         Self::FinalStaysFinal,
         Self::RetryWaits,
+        Self::ReplaysTold,
+        Self::ListedAsAsked,
         Self::AttemptsCounted,
         Self::HandedOutInOrder,
         Self::BlockedKeyWaits,
         Self::OneRunAtATime,
-        Self::RunsAsAsked,
+        Self::ClaimsAsAsked,
         Self::CompletedInOrder,
         Self::ListedInOrder,
         Self::EffectsOnce,
@@ -135,11 +144,13 @@ impl Rule {
             Self::StateHasACause => "state-has-a-cause",
             Self::FinalStaysFinal => "final-stays-final",
             Self::RetryWaits => "retry-waits",
+            Self::ReplaysTold => "replays-told",
+            Self::ListedAsAsked => "listed-as-asked",
             Self::AttemptsCounted => "attempts-counted",
             Self::HandedOutInOrder => "handed-out-in-order",
             Self::BlockedKeyWaits => "blocked-key-waits",
             Self::OneRunAtATime => "one-run-at-a-time",
-            Self::RunsAsAsked => "runs-as-asked",
+            Self::ClaimsAsAsked => "claims-as-asked",
             Self::CompletedInOrder => "completed-in-order",
             Self::ListedInOrder => "listed-in-order",
             Self::EffectsOnce => "effects-once",
@@ -227,8 +238,9 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     checker.purging();
     checker.leases();
     checker.settling();
+    checker.interventions();
     checker.ordering();
-    checker.runs();
+    checker.claims();
     checker.effects();
     checker.errors();
     checker.findings
@@ -272,7 +284,7 @@ impl Checker<'_> {
                 Some(Answered::Claims { corrupt, .. }) => {
                     (*corrupt > 0).then(|| format!("a claim found {corrupt} corrupt rows"))
                 }
-                Some(Answered::Listed { corrupt }) => {
+                Some(Answered::Listed { corrupt, .. }) => {
                     (*corrupt > 0).then(|| format!("a list found {corrupt} corrupt rows"))
                 }
                 Some(Answered::Receipts(receipts)) => receipts

@@ -94,7 +94,7 @@ impl<'a> Checker<'a> {
             .map(|(key, story)| {
                 (
                     *key,
-                    stories.holds_its_ordering_key_until(story, &self.clock),
+                    stories.holds_its_ordering_key_until(key, story, &self.clock),
                 )
             })
             .collect();
@@ -182,7 +182,7 @@ impl<'a> Checker<'a> {
                 let is_freed_by = |end| {
                     story.may_be_changed(died..end, Change::Replay)
                         || story.may_be_changed(died..end, Change::Discard)
-                        || stories.may_be_purged(story, &self.clock, end)
+                        || stories.may_be_purged(key, story, &self.clock, end)
                 };
                 let passed = grants.find(|(_, grant)| !is_freed_by(grant.end));
                 let keys: Vec<&Key> = std::iter::once(*key)

@@ -2,7 +2,7 @@
 
 use std::ops::RangeInclusive;
 
-use inbox_api::State;
+use inbox_api::{HandlerName, Key, State};
 
 use super::{
     Checker, Rule,
@@ -15,8 +15,9 @@ use crate::crash::history::{Change, Received};
 
 /// An operator's purge.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Purge {
+pub(super) struct Purge<'a> {
     pub(super) start: u64,
+    pub(super) handler: &'a HandlerName,
     pub(super) state: State,
     pub(super) older_than: u64,
     pub(super) limit: u32,
@@ -24,7 +25,7 @@ pub(super) struct Purge {
     pub(super) answer: Option<(u64, u64)>,
 }
 
-impl Purge {
+impl Purge<'_> {
     fn may_have_deleted(&self) -> bool {
         self.answer.is_none_or(|(_, deleted)| deleted > 0)
     }
@@ -79,11 +80,22 @@ impl Story {
     }
 }
 
-impl Stories<'_> {
-    /// Whether a purge may have deleted the message before `until`.
-    pub(super) fn may_be_purged(&self, story: &Story, clock: &Clock, until: u64) -> bool {
+impl<'a> Stories<'a> {
+    /// The purges that may have deleted messages of the key's handler.
+    fn purges_of(&self, key: &Key) -> impl Iterator<Item = &Purge<'a>> {
         let purges = self.purges.iter();
-        let mut purges = purges.filter(|purge| purge.may_have_deleted() && purge.start < until);
+        purges.filter(|purge| *purge.handler == key.handler && purge.may_have_deleted())
+    }
+
+    /// Whether a purge may have deleted the message before `until`.
+    pub(super) fn may_be_purged(
+        &self,
+        key: &Key,
+        story: &Story,
+        clock: &Clock,
+        until: u64,
+    ) -> bool {
+        let mut purges = self.purges_of(key).filter(|purge| purge.start < until);
         purges.any(|purge| {
             // What was replayed for certain is no longer what it was before.
             let replayed = story.replayed_by(purge.start);
@@ -93,10 +105,14 @@ impl Stories<'_> {
     }
 
     /// When purges began that may have deleted the message as a dead one.
-    pub(super) fn purged_from(&self, story: &Story, clock: &Clock) -> impl Iterator<Item = u64> {
-        let purges = self.purges.iter();
-        let of_dead = purges.filter(|one| one.may_have_deleted() && one.state == State::Dead);
-        let may_take = move |purge: &&Purge| {
+    pub(super) fn purged_from(
+        &self,
+        key: &Key,
+        story: &Story,
+        clock: &Clock,
+    ) -> impl Iterator<Item = u64> {
+        let of_dead = self.purges_of(key).filter(|one| one.state == State::Dead);
+        let may_take = move |purge: &&Purge<'_>| {
             let mut since = story.may_have_become(State::Dead);
             since.any(|since| purge.may_take(&since, u64::MAX, clock))
         };
@@ -104,7 +120,7 @@ impl Stories<'_> {
     }
 
     /// Whether the message may have been accepted again, as a new one, after a purge.
-    fn may_be_new(&self, story: &Story, clock: &Clock) -> bool {
+    fn may_be_new(&self, key: &Key, story: &Story, clock: &Clock) -> bool {
         let received = story
             .receives
             .iter()
@@ -119,7 +135,7 @@ impl Stories<'_> {
             None => story.may_be_stored_by(begin.start, begin.has_no_effect),
         });
         let mut stored = received.chain(begun);
-        stored.any(|until| self.may_be_purged(story, clock, until))
+        stored.any(|until| self.may_be_purged(key, story, clock, until))
     }
 
     /// Sets aside the messages that may have had a second life: one key stands for two messages then.
@@ -127,7 +143,7 @@ impl Stories<'_> {
         let all = std::mem::take(&mut self.by_key);
         let (again, once) = all
             .into_iter()
-            .partition(|(_, story)| self.may_be_new(story, clock));
+            .partition(|(key, story)| self.may_be_new(key, story, clock));
         (self.set_aside, self.by_key) = (again, once);
     }
 }
@@ -151,8 +167,8 @@ impl Checker<'_> {
         }
         for (key, story) in &stories.by_key {
             if story.stored().is_some() {
-                let is_lost =
-                    story.listed.is_none() && !stories.may_be_purged(story, &self.clock, u64::MAX);
+                let is_lost = story.listed.is_none()
+                    && !stories.may_be_purged(key, story, &self.clock, u64::MAX);
                 let broken = is_lost.then(|| "was stored, and is not in the inbox".to_owned());
                 self.judge(Rule::NothingLost, &[key], broken);
             }

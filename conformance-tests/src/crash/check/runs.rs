@@ -1,8 +1,8 @@
-//! What runs promise: several messages of one ordering key that a claim got.
+//! What claims promise, of what they asked for, and of runs: several messages of one ordering key that a claim got.
 
 use std::collections::HashMap;
 
-use inbox_api::Key;
+use inbox_api::{HandlerName, Key};
 
 use super::{
     Checker, Rule,
@@ -144,7 +144,12 @@ impl<'a> Stories<'a> {
 
     /// Before that, no later message of its ordering key may be handed out. What an operator has replayed counts as
     /// final from its first end on: those behind it may have been handed out before the replay.
-    pub(super) fn holds_its_ordering_key_until(&self, story: &Story, clock: &Clock) -> u64 {
+    pub(super) fn holds_its_ordering_key_until(
+        &self,
+        key: &Key,
+        story: &Story,
+        clock: &Clock,
+    ) -> u64 {
         let settles = story.settles.iter();
         let ended = settles.filter(|one| one.ending.lets_the_next_through() && one.may_be_done());
         let discards = story.interventions.iter();
@@ -152,22 +157,44 @@ impl<'a> Stories<'a> {
         let ended = ended.map(|settle| settle.start);
         let ended = ended.chain(discards.map(|one| one.start));
         ended
-            .chain(self.purged_from(story, clock))
+            .chain(self.purged_from(key, story, clock))
             .min()
             .unwrap_or(u64::MAX)
     }
 }
 
+/// How these messages are more, or of others, than a claim asked for.
+fn not_asked_for(keys: &[&Key], handlers: &[HandlerName], limit: u32) -> Option<String> {
+    if keys.len() > limit as usize {
+        return Some(format!("came in one claim that asked for {limit} at most"));
+    }
+    let other = keys.iter().find(|key| !handlers.contains(&key.handler));
+    other.map(|key| format!("came in one claim that did not ask for {}", key.handler))
+}
+
 impl Checker<'_> {
-    /// What a claim's answer shows of its runs.
-    pub(super) fn runs(&mut self) {
+    /// What a claim's answer shows of what it asked for, and of its runs.
+    pub(super) fn claims(&mut self) {
         let stories = std::mem::take(&mut self.stories);
         for call in &self.evidence.history.calls {
-            let (Asked::Claim { run_limit, .. }, Some(Answered::Claims { granted, .. })) =
-                (&call.asked, &call.answered)
+            let (
+                Asked::Claim {
+                    handlers,
+                    limit,
+                    run_limit,
+                    ..
+                },
+                Some(Answered::Claims { granted, .. }),
+            ) = (&call.asked, &call.answered)
             else {
                 continue;
             };
+            let keys: Vec<&Key> = granted.iter().map(|one| &one.held.key).collect();
+            self.judge(
+                Rule::ClaimsAsAsked,
+                &keys,
+                not_asked_for(&keys, handlers, *limit),
+            );
             for places in runs_in(granted) {
                 let run: Vec<&Granted> = places.iter().filter_map(|at| granted.get(*at)).collect();
                 let keys: Vec<&Key> = run.iter().map(|one| &one.held.key).collect();
@@ -196,7 +223,7 @@ impl Checker<'_> {
                         format!("came in one claim, and an earlier attempt of {key} has no outcome")
                     })
                 };
-                self.judge(Rule::RunsAsAsked, &keys, broken);
+                self.judge(Rule::ClaimsAsAsked, &keys, broken);
             }
         }
         self.stories = stories;

@@ -66,7 +66,7 @@ impl Checker<'_> {
                 // Or it was settled before, and has been purged since.
                 let has_cause = has_rival(key, story, stories, settle.token, end)
                     || self.may_have_lost_its_run(story, stories, settle.token, end)
-                    || stories.may_be_purged(story, &self.clock, end);
+                    || stories.may_be_purged(key, story, &self.clock, end);
                 let broken = (!has_cause).then(|| {
                     let token = settle.token;
                     format!("the lease of token {token} was lost, and nobody had claimed it")

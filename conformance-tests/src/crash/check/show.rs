@@ -211,7 +211,7 @@ fn describe_call(call: &Call, key: &Key) -> Vec<String> {
                 told.push(what);
             }
         }
-        Asked::List | Asked::Purge { .. } => {}
+        Asked::List { .. } | Asked::Purge { .. } => {}
         Asked::Change { key: of, change } => {
             if of == key {
                 let mut what = match change {

@@ -46,6 +46,7 @@ pub(super) struct Grant {
     pub(super) token: i64,
     pub(super) started: u32,
     pub(super) finished: u32,
+    pub(super) replays: u32,
     /// Where it stands among others of its ordering key that the same claim got.
     pub(super) in_run: Option<InRun>,
 }
@@ -202,7 +203,7 @@ pub(super) struct Stories<'a> {
     pub(super) by_key: BTreeMap<&'a Key, Story>,
     /// Those that may have been accepted again behind a purge, which no rule about one message judges.
     pub(super) set_aside: BTreeMap<&'a Key, Story>,
-    pub(super) purges: Vec<Purge>,
+    pub(super) purges: Vec<Purge<'a>>,
     pub(super) unknown_claims: Vec<UnknownClaim>,
     /// Those of more than one message, in the order in which the claim answered.
     pub(super) runs: Vec<Vec<&'a Granted>>,
@@ -350,10 +351,11 @@ impl<'a> Stories<'a> {
                     });
                 }
             }
-            Asked::List => {}
+            Asked::List { .. } => {}
             Asked::Purge {
                 state,
                 older_than,
+                handler,
                 limit,
                 ..
             } => {
@@ -365,6 +367,7 @@ impl<'a> Stories<'a> {
                     start,
                     state: *state,
                     older_than: *older_than,
+                    handler,
                     limit: *limit,
                     answer,
                 });
@@ -408,6 +411,7 @@ fn grant(granted: &Granted, when: RangeInclusive<u64>, length: u64) -> Grant {
         token: granted.held.token,
         started: granted.started,
         finished: granted.finished,
+        replays: granted.replays,
         in_run: None,
     }
 }

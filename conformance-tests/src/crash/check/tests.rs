@@ -301,6 +301,24 @@ fn retried_at_once() {
 }
 
 #[test]
+fn a_replay_that_nobody_made() {
+    let mut run = Run::default()
+        .whole(0, "a")
+        .listed("a", State::Processed, 1, 1);
+    run.told_last_claim(1);
+    run.breaks(Rule::ReplaysTold);
+}
+
+#[test]
+fn a_list_that_lacks_what_was_dead() {
+    Run::default()
+        .dead("a")
+        .list((6, 7), false, &[])
+        .listed("a", State::Dead, 1, 1)
+        .breaks(Rule::ListedAsAsked);
+}
+
+#[test]
 fn attempts_that_do_not_count() {
     let crashed = |second: (u32, u32), at_the_end: (u32, u32)| {
         Run::default()
@@ -405,7 +423,7 @@ fn more_of_an_ordering_key_than_were_asked_for() {
     let listed = all
         .iter()
         .fold(run, |run, (id, ..)| run.listed(id, State::Processed, 1, 1));
-    listed.breaks(Rule::RunsAsAsked);
+    listed.breaks(Rule::ClaimsAsAsked);
 }
 
 #[test]

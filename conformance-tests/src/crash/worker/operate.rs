@@ -4,7 +4,7 @@
 use std::{io, time::Duration};
 
 use inbox_api::{
-    Filter, Key, Operate as _, Page, PurgeRequest, Result as StoreResult, Slice, State,
+    Filter, Key, Listing, Operate as _, Page, PurgeRequest, Result as StoreResult, Slice, State,
 };
 
 use super::{Worker, handlers, pause_after, process};
@@ -97,12 +97,14 @@ async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResul
         _ => State::Processed,
     };
     let [purged, _] = handlers()?;
-    let request = PurgeRequest::new(state, RETENTION, random.u32(1..=200))?.for_handler(purged);
+    let limit = random.u32(1..=200);
+    let request = PurgeRequest::new(state, RETENTION, limit)?.for_handler(purged.clone());
     let archived = random.u8(..4) == 0;
     let asked = Asked::Purge {
         state,
         older_than: process::micros(RETENTION),
-        limit: request.limit(),
+        handler: purged,
+        limit,
         archived,
     };
     let inbox = &worker.opened.inbox;
@@ -124,17 +126,19 @@ async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>
     // No point of its own; kills at any time meet it too.
     let points = [Point::AnyTime, Point::AnyTime];
     let listing = worker.opened.inbox.list(dead, &page);
-    let answered = |listing: &inbox_api::Listing| Answered::Listed {
+    let keys = |listing: &Listing| listing.records.iter().map(|one| one.key.clone()).collect();
+    let answered = |listing: &Listing| Answered::Listed {
+        keys: keys(listing),
+        whole: listing.next.is_none(),
         corrupt: listing.corrupt.len(),
     };
-    let listing = worker.call(Asked::List, points, listing, answered).await?;
-    Ok(listing.map(|listing| {
-        listing
-            .records
-            .into_iter()
-            .map(|record| record.key)
-            .collect()
-    }))
+    let asked = Asked::List {
+        handler: dead.handler.clone(),
+        blocking: dead.blocking,
+        limit: PAGE,
+    };
+    let listing = worker.call(asked, points, listing, answered).await?;
+    Ok(listing.map(|listing| keys(&listing)))
 }
 
 /// Changes the message if it is dead. By a filter, which says so: meanwhile it may be replayed, and at work.

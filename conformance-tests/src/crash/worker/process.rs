@@ -190,8 +190,12 @@ async fn work_run(
             if !before.is_empty() && !settle(worker, &before).await? {
                 break;
             }
-            let change_of_mind = random.u8(..20) == 0;
-            if !complete(worker, &**transactions, &settlement, change_of_mind).await? {
+            let end = match random.u8(..20) {
+                0 => End::ChangeOfMind,
+                1..10 => End::SettleAndCommit,
+                _ => End::SettleThenCommit,
+            };
+            if !complete(worker, &**transactions, &settlement, end).await? {
                 break;
             }
             continue;
@@ -303,6 +307,15 @@ async fn settle(worker: &Worker, batch: &[Settlement]) -> Result<bool, BoxError>
     Ok(false)
 }
 
+/// How a transaction ends in which a message was handled.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum End {
+    /// Settled, and rolled back.
+    ChangeOfMind,
+    SettleThenCommit,
+    SettleAndCommit,
+}
+
 /// Writes the effect and settles in one transaction. Once only: when its answer is unknown it may
 /// have been committed, and a second one would find its settlement repeated, which is `Done` too,
 /// and write the effect again. The lease is left to run out instead, and the worker that claims the message
@@ -311,7 +324,7 @@ async fn complete(
     worker: &Worker,
     transactions: &dyn AnyTransactions,
     settlement: &Settlement,
-    change_of_mind: bool,
+    end: End,
 ) -> Result<bool, BoxError> {
     worker.pass(Point::BeforeSettle)?;
     let call = worker.log().start(Asked::Settle {
@@ -319,7 +332,7 @@ async fn complete(
         transaction: true,
     })?;
     worker.pass(Point::DuringSettle)?;
-    let answer = match in_transaction(worker, transactions, settlement, change_of_mind).await {
+    let answer = match in_transaction(worker, transactions, settlement, end).await {
         Ok(answer) => answer,
         Err(Unable::Failed(error)) => match error.downcast::<inbox_api::Error>() {
             Ok(error) => {
@@ -346,7 +359,7 @@ async fn in_transaction(
     worker: &Worker,
     transactions: &dyn AnyTransactions,
     settlement: &Settlement,
-    change_of_mind: bool,
+    end: End,
 ) -> Result<Answered, Unable> {
     let mut transaction = transactions.open().await?;
     let note = settlement.lease.key.to_string();
@@ -354,11 +367,18 @@ async fn in_transaction(
     timeout(LONGEST_WRITE, transaction.write(&note))
         .await
         .map_err(|_| Unable::failed("no answer in time"))??;
-    let settled = transaction.settle(std::slice::from_ref(settlement)).await?;
+    let settlements = std::slice::from_ref(settlement);
+    if end == End::SettleAndCommit {
+        worker.pass(Point::DuringCommit)?;
+        let settled = transaction.settle_and_commit(settlements).await?;
+        worker.pass(Point::AfterCommit)?;
+        return Ok(Answered::settled(&settled));
+    }
+    let settled = transaction.settle(settlements).await?;
     worker.pass(Point::BeforeCommit)?;
-    if change_of_mind || settled.first() != Some(&Settled::Done) {
+    if end == End::ChangeOfMind || settled.first() != Some(&Settled::Done) {
         transaction.roll_back().await?;
-        return Ok(if change_of_mind {
+        return Ok(if end == End::ChangeOfMind {
             Answered::RolledBack
         } else {
             Answered::settled(&settled)

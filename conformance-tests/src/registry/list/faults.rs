@@ -18,6 +18,12 @@ macro_rules! faults {
                 "Of transactions that race on one key exactly one wins; the others then see the duplicate.",
             receiving_commits_or_not: "Receiving in a transaction commits or rolls back with it.",
             settling_commits_or_not: "Settling in a transaction commits or rolls back with it.",
+            settling_with_the_commit_is_all_or_nothing:
+                "Settling with the commit makes all durable, or nothing unless every answer is done.",
+            a_lost_lease_is_not_committed:
+                "Settling with the commit commits nothing where one lease of several is lost.",
+            a_cancelled_settlement_and_commit_is_all_or_nothing:
+                "Settling with the commit that is dropped at any await point leaves all or nothing.",
             a_deferral_commits_or_not: "Deferring in a transaction commits or rolls back with it.",
             a_stale_lease_is_lost_in_a_transaction: "A stale lease is lost in a transaction as well.",
             a_settled_lease_is_lost_in_another_transaction:
@@ -122,6 +128,8 @@ macro_rules! faults {
                 "During an outage writes fail as retryable, and work again afterwards.",
             every_operation_says_so:
                 "During an outage every operation fails as retryable, and what fails without effect has none.",
+            a_purge_that_it_cuts_short_says_so:
+                "A purge that an outage cuts short does not say that it changed nothing.",
             a_commit_says_so:
                 "A commit during an outage fails as retryable, and is whole or has no effect.",
             a_subscription_outlives_it:

@@ -158,6 +158,8 @@ macro_rules! work {
             a_result_over_the_limit_is_refused_whatever_the_token:
                 "A result over the limit is refused before the token is judged: stale or settled.",
             settling_twice_in_one_batch_counts_once: "Of two settlements of one lease in one batch the first counts.",
+            a_stale_lease_next_to_its_newest_is_lost:
+                "Of two leases of a message in one batch, the stale one is lost and the newest is settled.",
             a_stale_lease_affects_only_itself: "A stale lease in a batch reports LeaseLost for that message only.",
             outcomes_of_one_batch_are_each_done:
                 "Settlements of one batch with different outcomes are each done and answered in their places.",

@@ -91,6 +91,21 @@ impl Defect for DropRescans {
     }
 }
 
+/// Works in slices, and passes on what the second fails with.
+pub(crate) struct PurgesInSlices;
+
+#[async_trait]
+impl Defect for PurgesInSlices {
+    async fn purge(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
+        let first = PurgeRequest::new(expired.state(), expired.older_than(), 100).unwrap();
+        let purged = inner.purge(&first).await?;
+        if purged < 100 {
+            return Ok(purged);
+        }
+        Err(super::unavailable("purge"))
+    }
+}
+
 /// What is being worked on is deleted under its worker.
 #[derive(Default)]
 pub(crate) struct ClearTakesLeased(Mutex<Vec<Lease>>);

@@ -10,9 +10,9 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
 use inbox_api::{
-    AfterDead, Begun, Error, ErrorKind, Key, Lease, LeaseTerms, Leased, Message, Operate as _,
-    Outcome, PurgeRequest, Receipt, Recorded, Result, Settled, Settlement, State, Store as _,
-    StoreExt as _, WorkerName, check_size,
+    AfterDead, Begun, Error, ErrorKind, Extended, Key, Lease, LeaseTerms, Leased, Message,
+    Operate as _, Outcome, PurgeRequest, Receipt, Recorded, Result, Settled, Settlement, State,
+    Store as _, StoreExt as _, WorkerName, check_size,
 };
 use inbox_memory::MemoryStore;
 
@@ -37,6 +37,10 @@ pub(crate) enum Mistake {
     KeepsAnything,
     /// Settles with the result before the commit.
     KeepsEarly,
+    /// Settles with the commit, and does not commit.
+    SettlesWithoutCommit,
+    /// Commits what it can where a lease is lost.
+    CommitsTheRest,
 }
 
 /// A store with transactions.
@@ -219,6 +223,39 @@ impl AnyTransaction for Open {
         }
         let _ = self.inner.settle(&self.settlements).await?;
         answer
+    }
+
+    async fn settle_and_commit(
+        mut self: Box<Self>,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        unless_away(&self.is_away, "settle_and_commit")?;
+        if self.mistake == Mistake::CommitsTheRest {
+            return self.inner.settle(settlements).await;
+        }
+        let mut answers = Vec::new();
+        for Settlement { lease, outcome } in settlements {
+            let limit = self.inner.capabilities().payload_limit;
+            let result = match outcome {
+                Outcome::Processed { result } => result.as_ref(),
+                _ => None,
+            };
+            let size = check_size("result", result.map_or(0, Bytes::len), limit);
+            let extended = self.inner.extend_one(lease, LeaseTerms::MAX).await?;
+            answers.push(match (size, extended) {
+                (Err(invalid), _) => Settled::Refused(invalid),
+                (Ok(()), Extended::LeaseLost) => Settled::LeaseLost,
+                (Ok(()), _) => Settled::Done,
+            });
+        }
+        let is_done = answers.iter().all(|answer| *answer == Settled::Done);
+        if !is_done || self.mistake == Mistake::SettlesWithoutCommit {
+            self.roll_back().await?;
+        } else {
+            self.settlements.extend_from_slice(settlements);
+            self.commit().await?;
+        }
+        Ok(answers)
     }
 
     async fn roll_back(self: Box<Self>) -> Result<()> {

@@ -612,6 +612,10 @@ macro_rules! table {
                     => "kept_results::a_result_is_kept_only_of_what_is_processed",
                 kept_result_that_retention_does_not_find: broken::skewed::LeavesResults
                     => "kept_results::a_kept_result_without_a_payload_is_dropped",
+                settlement_whose_commit_is_forgotten: broken::skewed::Transactional(broken::skewed::Mistake::SettlesWithoutCommit)
+                    => "transactions::settling_with_the_commit_is_all_or_nothing",
+                commit_next_to_a_lost_lease: broken::skewed::Transactional(broken::skewed::Mistake::CommitsTheRest)
+                    => "transactions::a_lost_lease_is_not_committed",
                 receive_that_scans_the_history: broken::scanning::the_history("receive")
                     => "scale::the_history_costs_nothing",
                 claim_that_scans_the_history: broken::scanning::the_history("claim")

@@ -136,8 +136,28 @@ impl Run {
         }
     }
 
-    fn granted(&self, id: &str, token: i64, (started, finished): (u32, u32)) -> Granted {
+    /// How often an operator has replayed the message until then, in milliseconds.
+    fn replays(&self, id: &str, until: u64) -> u32 {
+        let calls = self.history.calls.iter().filter(|call| {
+            let replayed = Asked::Change {
+                key: key(id),
+                change: Change::Replay,
+            };
+            let is_made = matches!(call.answered, Some(Answered::Changed(1)));
+            call.asked == replayed && is_made && call.end.is_some_and(|end| end <= until * 1000)
+        });
+        calls.count().try_into().unwrap()
+    }
+
+    fn granted(
+        &self,
+        start: u64,
+        id: &str,
+        token: i64,
+        (started, finished): (u32, u32),
+    ) -> Granted {
         Granted {
+            replays: self.replays(id, start),
             held: held(id, token),
             ordering_key: self.ordering_key.clone(),
             started,
@@ -155,7 +175,7 @@ impl Run {
         attempts: (u32, u32),
     ) -> Self {
         let answer = Answered::Claims {
-            granted: vec![self.granted(id, token, attempts)],
+            granted: vec![self.granted(start, id, token, attempts)],
             corrupt: 0,
         };
         self.call(start, end, Self::asked_to_claim(), Some(answer))
@@ -168,13 +188,25 @@ impl Run {
         end: u64,
         messages: &[(&str, i64, (u32, u32))],
     ) -> Self {
+        self.claim_asked(start, end, Self::asked_to_claim(), messages)
+    }
+
+    /// A claim that asks for this, and gets those.
+    pub(super) fn claim_asked(
+        self,
+        start: u64,
+        end: u64,
+        asked: Asked,
+        messages: &[(&str, i64, (u32, u32))],
+    ) -> Self {
         let granted = messages.iter();
-        let granted = granted.map(|(id, token, attempts)| self.granted(id, *token, *attempts));
+        let granted =
+            granted.map(|(id, token, attempts)| self.granted(start, id, *token, *attempts));
         let answer = Answered::Claims {
             granted: granted.collect(),
             corrupt: 0,
         };
-        self.call(start, end, Self::asked_to_claim(), Some(answer))
+        self.call(start, end, asked, Some(answer))
     }
 
     pub(super) fn asked_to_begin(&self, id: &str) -> Asked {
@@ -195,7 +227,7 @@ impl Run {
         token: i64,
         attempts: (u32, u32),
     ) -> Self {
-        let granted = self.granted(id, token, attempts);
+        let granted = self.granted(start, id, token, attempts);
         self.told((start, end), id, Beginning::Run(granted))
     }
 
@@ -302,6 +334,7 @@ impl Run {
         let asked = Asked::Purge {
             state,
             older_than: 1_000_000,
+            handler: handler(),
             limit: 10,
             archived: false,
         };
@@ -335,7 +368,7 @@ impl Run {
             fingerprint: Fingerprint::new(0),
             state,
             attempts: Attempts { started, finished },
-            replays: 0,
+            replays: self.replays(id, u64::MAX / 1000),
             accepted_at: SystemTime::UNIX_EPOCH,
             due_at: SystemTime::UNIX_EPOCH,
             lease_until: None,
@@ -345,11 +378,58 @@ impl Run {
             last_error: None,
             history: Vec::new(),
             interventions: Vec::new(),
-            blocks_ordering_key: false,
+            blocks_ordering_key: state == State::Dead && self.is_to_block(id),
             result: None,
             cursor: Cursor::from(place),
         });
         self
+    }
+
+    /// The last claim told of so many replays.
+    pub(super) fn told_last_claim(&mut self, replays: u32) {
+        let mut answers = self.history.calls.iter_mut().rev();
+        let granted = answers.find_map(|call| match &mut call.answered {
+            Some(Answered::Claims { granted, .. }) => granted.last_mut(),
+            _ => None,
+        });
+        granted.unwrap().replays = replays;
+    }
+
+    /// Whether the record that was listed last blocks its ordering key, whatever it was settled as.
+    pub(super) fn blocks(mut self, blocks: bool) -> Self {
+        let last = self.listing.last_mut().unwrap();
+        last.blocks_ordering_key = blocks;
+        self
+    }
+
+    /// Whether the last settlement of the message was to block its ordering key.
+    fn is_to_block(&self, id: &str) -> bool {
+        let settles = self
+            .history
+            .calls
+            .iter()
+            .filter_map(|call| match &call.asked {
+                Asked::Settle { endings, .. } => Some(endings),
+                _ => None,
+            });
+        let mut of_message = settles.flatten().filter(|one| one.held.key == key(id));
+        let last = of_message.next_back();
+        self.ordering_key.is_some() && last.is_some_and(|one| one.ending == Ending::Block)
+    }
+
+    /// An operator's list of what is dead, or blocks its ordering key too.
+    pub(super) fn list(self, (start, end): (u64, u64), blocking: bool, ids: &[&str]) -> Self {
+        let asked = Asked::List {
+            handler: Some(handler()),
+            blocking,
+            limit: 3,
+        };
+        let answer = Answered::Listed {
+            keys: ids.iter().map(|id| key(id)).collect(),
+            whole: ids.len() < 3,
+            corrupt: 0,
+        };
+        self.call(start, end, asked, Some(answer))
     }
 
     pub(super) fn effects(mut self, effects: &[(&str, u64)]) -> Self {

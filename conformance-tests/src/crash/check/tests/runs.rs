@@ -2,13 +2,14 @@
 
 mod store;
 
-use inbox_api::State;
+use inbox_api::{HandlerName, State};
 
 use super::{
     super::Rule,
     run::{LEASE, Run, failed},
 };
 use crate::crash::history::{
+    Asked,
     Change::Replay,
     Ending::{Dead, Processed, Release, Retry},
     Kept::{Done, LeaseLost, Unmoved},
@@ -197,7 +198,30 @@ fn what_vanished_once_comes_alone() {
         .claim(604, 605, "c", 6, (1, 0))
         .settle((606, 607), ("c", 6), Processed, Done)
         .three([2, 1, 1])
-        .breaks(Rule::RunsAsAsked);
+        .breaks(Rule::ClaimsAsAsked);
+}
+
+#[test]
+fn a_claim_gets_what_it_asks_for() {
+    let asked_of = |handlers: &[&str], limit: u32| {
+        let handlers = handlers.iter().map(|name| HandlerName::new(*name).unwrap());
+        let asked = Asked::Claim {
+            handlers: handlers.collect(),
+            limit,
+            run_limit: 1,
+            length: LEASE * 1000,
+        };
+        let run = Run::default()
+            .receive_all(0, 1, &["a", "b"], &[Accepted; 2])
+            .claim_asked(2, 3, asked, &[("a", 1, (1, 0)), ("b", 2, (1, 0))]);
+        let ended = [(("a", 1), Processed, Done), (("b", 2), Processed, Done)];
+        run.settle_all((4, 5), &ended)
+            .listed("a", State::Processed, 1, 1)
+            .listed("b", State::Processed, 1, 1)
+    };
+    asked_of(&["other", "h"], 2).keeps_all();
+    asked_of(&["h"], 1).breaks(Rule::ClaimsAsAsked);
+    asked_of(&["other"], 2).breaks(Rule::ClaimsAsAsked);
 }
 
 #[test]
@@ -213,7 +237,7 @@ fn what_lost_its_run_comes_behind_no_other() {
             )
             .three([2, 1, 1])
     };
-    second_run(run()).breaks(Rule::RunsAsAsked);
+    second_run(run()).breaks(Rule::ClaimsAsAsked);
     // It was handed back, perhaps.
     second_run(run().settle_as((4, 5), ("c", 3), Release, failed(true))).keeps_all();
 }
@@ -263,7 +287,7 @@ fn an_attempt_of_a_run_counts_when_its_turn_comes() {
             .listed("c", State::Processed, 1, 1)
     };
     handed_back(1).keeps_all();
-    handed_back(2).breaks_all(&[Rule::AttemptsCounted, Rule::RunsAsAsked]);
+    handed_back(2).breaks_all(&[Rule::AttemptsCounted, Rule::ClaimsAsAsked]);
 }
 
 #[test]
@@ -431,7 +455,11 @@ fn a_stale_token_extends_nothing() {
 #[test]
 fn a_sound_store_breaks_no_rule_with_runs_and_blocked_keys() {
     let mut judged = [0; 3];
-    let rules = [Rule::RunsAsAsked, Rule::BlockedKeyWaits, Rule::LostToNobody];
+    let rules = [
+        Rule::ClaimsAsAsked,
+        Rule::BlockedKeyWaits,
+        Rule::LostToNobody,
+    ];
     for seed in 0..SEEDS {
         let findings = history(seed, None).findings();
         let first = findings.violations.first();
@@ -453,8 +481,12 @@ fn what_a_store_with_a_flaw_does_with_runs_and_blocked_keys_is_seen() {
         (Flaw::LetsTheReplayedPass, Rule::OneRunAtATime),
         (Flaw::CountsWhatIsNotReached, Rule::AttemptsCounted),
         (Flaw::CountsOnlyTheFirst, Rule::AttemptsCounted),
-        (Flaw::MakesRunsOfWhatVanished, Rule::RunsAsAsked),
-        (Flaw::GivesMoreThanAskedFor, Rule::RunsAsAsked),
+        (Flaw::MakesRunsOfWhatVanished, Rule::ClaimsAsAsked),
+        (Flaw::GivesMoreThanAskedFor, Rule::ClaimsAsAsked),
+        (Flaw::ForgetsReplays, Rule::ReplaysTold),
+        (Flaw::ListsWhatDoesNotBlock, Rule::ListedAsAsked),
+        (Flaw::ListsOnlyTheLast, Rule::ListedAsAsked),
+        (Flaw::HidesWhatBlocks, Rule::ListedAsAsked),
     ] {
         let mut seen = 0;
         for seed in 0..SEEDS {

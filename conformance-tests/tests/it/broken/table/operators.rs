@@ -187,6 +187,8 @@ macro_rules! operators {
                     => "dropping::a_dropped_payload_leaves_the_rest",
                 payloads_dropped_again_and_again: broken::retaining::DropRescans
                     => "dropping::the_longest_finished_go_first_and_once",
+                purge_in_slices_that_denies_the_first: broken::retaining::PurgesInSlices
+                    => "outage::a_purge_that_it_cuts_short_says_so",
                 clearing_that_takes_leased: broken::retaining::ClearTakesLeased::default()
                     => "clearing::all_but_leased_ones_go",
                 clearing_that_leaves_the_history: broken::retaining::ClearLeavesHistory

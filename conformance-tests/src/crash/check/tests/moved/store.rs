@@ -208,6 +208,7 @@ impl Store {
             ordering_key: None,
             started: message.started,
             finished: message.finished,
+            replays: 0,
         };
         let answer = Answered::Claims {
             granted: vec![granted],

@@ -34,6 +34,14 @@ pub(super) enum Flaw {
     MakesRunsOfWhatVanished,
     /// A run has one more message than was asked for.
     GivesMoreThanAskedFor,
+    /// What was replayed looks as if it had not been.
+    ForgetsReplays,
+    /// A list of what blocks has everything that is dead.
+    ListsWhatDoesNotBlock,
+    /// A list has only the later half of the dead.
+    ListsOnlyTheLast,
+    /// What died first is not shown to block, and does.
+    HidesWhatBlocks,
 }
 
 const MESSAGES: usize = 20;
@@ -62,6 +70,7 @@ struct Message {
     is_alone: bool,
     started: u32,
     finished: u32,
+    replays: u32,
 }
 
 impl Message {
@@ -123,7 +132,8 @@ pub(super) fn history(seed: u64, flaw: Option<Flaw>) -> Run {
             0..10 if store.messages.len() < MESSAGES => store.receive(),
             0..50 => store.claim(),
             50..60 => store.extend(),
-            60..70 => store.operate(false),
+            60..68 => store.operate(false),
+            68..70 => store.list(),
             70..74 => store.die(),
             _ => store.work(false),
         }
@@ -141,12 +151,13 @@ pub(super) fn history(seed: u64, flaw: Option<Flaw>) -> Run {
     }
     let Store { run, messages, .. } = store;
     messages.iter().fold(run, |run, message| {
-        run.listed(
-            &message.id,
-            message.state(),
-            message.started,
-            message.finished,
-        )
+        let (started, finished) = (message.started, message.finished);
+        let mut run = run.listed(&message.id, message.state(), started, finished);
+        if let Some(record) = run.listing.last_mut() {
+            record.replays = message.replays;
+            record.blocks_ordering_key = message.standing == Standing::Dead { blocks: true };
+        }
+        run
     })
 }
 
@@ -189,6 +200,7 @@ impl Store {
             is_alone: false,
             started: 0,
             finished: 0,
+            replays: 0,
         });
         let asked = Asked::Receive {
             messages: vec![sent],
@@ -267,6 +279,7 @@ impl Store {
                 ordering_key: self.run.ordering_key.clone(),
                 started: message.started + u32::from(!counts),
                 finished: message.finished,
+                replays: message.replays,
             });
             known.push((index, token));
         }
@@ -459,6 +472,36 @@ impl Store {
         self.call(asked, Answered::Changed(1), false);
     }
 
+    /// An operator looks at what is dead, or blocks.
+    fn list(&mut self) {
+        let blocking = self.random.bool();
+        let all = !blocking || self.is(Flaw::ListsWhatDoesNotBlock);
+        let hides = self.is(Flaw::HidesWhatBlocks);
+        let is_listed = |message: &&Message| match message.standing {
+            Standing::Dead { blocks } => all || (blocks && !hides),
+            _ => false,
+        };
+        let listed = self.messages.iter().filter(is_listed);
+        let mut keys: Vec<_> = listed.map(|message| key(&message.id)).collect();
+        if self.is(Flaw::ListsOnlyTheLast) {
+            keys.drain(..keys.len() / 2);
+        }
+        let limit = 5;
+        let whole = keys.len() <= limit;
+        keys.truncate(limit);
+        let asked = Asked::List {
+            handler: None,
+            blocking,
+            limit: 5,
+        };
+        let answer = Answered::Listed {
+            keys,
+            whole,
+            corrupt: 0,
+        };
+        self.call(asked, answer, false);
+    }
+
     fn change(&mut self, index: usize, change: Change) {
         let message = &mut self.messages[index];
         match change {
@@ -467,6 +510,7 @@ impl Store {
                 message.standing = Standing::Pending { due: self.now };
                 message.is_alone = false;
                 (message.started, message.finished) = (0, 0);
+                message.replays += u32::from(self.flaw != Some(Flaw::ForgetsReplays));
             }
         }
     }
