@@ -1,62 +1,111 @@
-//! A broker in miniature: what is not acknowledged comes again.
+//! A broker in miniature: what is not acknowledged comes again. It keeps no order, or that of its partitions.
+
+mod delivery;
+mod queue;
 
 use std::{
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
-use inbox::{
-    Message,
-    receiver::{Delivery, Rejection, Source, SourceError},
-};
+use inbox::receiver::{Source, SourceError};
 use tokio::{
     sync::Notify,
     time::{Instant, timeout_at},
 };
 
+use delivery::{Taken, Verdict};
+use queue::{Place, Queue};
+
 use crate::{Flaw, history::PartId, world::World};
 
-/// After how long it delivers again.
+/// After how long it delivers again, and after how long others get the partition of a consumer that has left.
 const AGAIN: Duration = Duration::from_millis(300);
 
 pub(crate) struct Broker {
     world: Arc<World>,
-    /// What waits: when, and which message.
-    waiting: Mutex<Vec<(Instant, usize)>>,
+    queue: Mutex<Queue>,
     changed: Notify,
     acknowledgements: Mutex<u32>,
+    readings: Mutex<Readings>,
+}
+
+/// What was found when deliveries were read.
+#[derive(Default)]
+struct Readings {
+    /// How often each was handed out.
+    counts: BTreeMap<usize, u32>,
+    /// What is to become of each.
+    verdicts: BTreeMap<usize, Verdict>,
+    /// At which of their deliveries, counted as they were handed out, consumers have to end.
+    stops: BTreeMap<PartId, u64>,
+    /// Those that were rejected.
+    rejected: BTreeSet<usize>,
 }
 
 impl Broker {
-    pub(crate) fn new(world: Arc<World>) -> Self {
-        let deliveries = world.scenario.deliveries.iter();
-        let queued = deliveries.filter(|delivered| delivered.inline.is_none());
-        let waiting = queued.map(|delivered| (world.at(delivered.at), delivered.message));
+    /// The broker of receivers, or of the one that only records.
+    pub(crate) fn new(world: Arc<World>, is_of_records: bool) -> Self {
+        let deliveries = world.scenario.queued(is_of_records);
+        let waiting = deliveries.map(|(number, delivered)| (world.at(delivered.at), number));
+        let settings = &world.scenario.settings;
+        let queue = match settings.keeps_order {
+            false => Queue::loose(waiting.collect()),
+            true => {
+                let is_backwards = world.flaw == Some(Flaw::DeliversBackwards);
+                let place = |number| world.scenario.partition(number);
+                let count = if is_of_records {
+                    1
+                } else {
+                    usize::from(settings.receivers)
+                };
+                let place = |number| place(number) % count;
+                Queue::partitions(waiting, count, place, is_backwards)
+            }
+        };
         Self {
-            waiting: Mutex::new(waiting.collect()),
+            queue: Mutex::new(queue),
             world,
             changed: Notify::new(),
             acknowledgements: Mutex::default(),
+            readings: Mutex::default(),
         }
     }
 
-    fn waiting(&self) -> MutexGuard<'_, Vec<(Instant, usize)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn readings(&self) -> MutexGuard<'_, Readings> {
+        self.readings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn queue(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether all has been acknowledged, or was refused to be.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting().is_empty()
+        self.queue().is_empty()
     }
 
-    fn put_back(&self, message: usize) {
-        self.waiting().push((Instant::now() + AGAIN, message));
-        self.changed.notify_waiters();
+    /// Whether a consumer has got what its receiver has to end at.
+    pub(crate) fn stops(&self, consumer: &PartId) -> bool {
+        self.readings().stops.contains_key(consumer)
+    }
+
+    /// Whether an acknowledgement is to fail.
+    fn refuses(&self) -> bool {
+        let count = self.acknowledgements.lock();
+        let mut count = count.unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        let planned = &self.world.scenario.failed_acknowledgements;
+        !self.world.is_calm() && planned.contains(&count)
     }
 }
 
 pub(crate) struct Consumer {
     pub(crate) broker: Arc<Broker>,
     pub(crate) part: PartId,
+    /// Its own partition, which it has as long as nobody else has got it.
+    pub(crate) number: u8,
     pub(crate) taken: u64,
 }
 
@@ -67,22 +116,12 @@ impl Source for Consumer {
         let broker = self.broker.clone();
         loop {
             let changed = broker.changed.notified();
-            let first = {
-                let mut waiting = broker.waiting();
-                let places = waiting.iter().enumerate();
-                let first = places.min_by_key(|(place, (at, _))| (*at, *place));
-                match first.map(|(place, (at, _))| (place, *at)) {
-                    Some((place, at)) if at <= Instant::now() => {
-                        let (_, message) = waiting.swap_remove(place);
-                        drop(waiting);
-                        return Ok(self.take(message));
-                    }
-                    first => first.map(|(_, at)| at),
-                }
-            };
-            match first {
-                None => changed.await,
-                Some(at) => {
+            let own = usize::from(self.number);
+            let taken = broker.queue().take(&self.part, own, Instant::now());
+            match taken {
+                Ok(place) => return Ok(self.take(place)),
+                Err(None) => changed.await,
+                Err(Some(at)) => {
                     let _ = timeout_at(at, changed).await;
                 }
             }
@@ -91,77 +130,15 @@ impl Source for Consumer {
 }
 
 impl Consumer {
-    fn take(&mut self, number: usize) -> Option<Taken> {
-        let message = self.broker.world.messages.get(number)?.clone();
+    fn take(&mut self, place: Place) -> Option<Taken> {
         self.taken += 1;
-        let mut taken = Taken {
-            broker: self.broker.clone(),
-            part: self.part.clone(),
-            number,
-            message,
-            is_acknowledged: false,
-        };
-        if self.broker.world.flaw == Some(Flaw::AcknowledgesFirst) {
-            taken.acknowledged();
-        }
-        Some(taken)
+        Taken::new(self.broker.clone(), self.part.clone(), place, self.taken)
     }
 }
 
-pub(crate) struct Taken {
-    broker: Arc<Broker>,
-    part: PartId,
-    number: usize,
-    message: Message,
-    is_acknowledged: bool,
-}
-
-impl Taken {
-    fn acknowledged(&mut self) {
-        self.is_acknowledged = true;
-        let mut history = self.broker.world.history();
-        history.acknowledged(&self.part, self.message.key());
-    }
-}
-
-impl Delivery for Taken {
-    fn message(&self) -> Result<Message, Rejection> {
-        Ok(self.message.clone())
-    }
-
-    async fn acknowledge(mut self) -> Result<(), SourceError> {
-        if self.is_acknowledged {
-            return Ok(());
-        }
-        let number = {
-            let count = self.broker.acknowledgements.lock();
-            let mut count = count.unwrap_or_else(PoisonError::into_inner);
-            *count += 1;
-            *count
-        };
-        let world = &self.broker.world;
-        if !world.is_calm() && world.scenario.failed_acknowledgements.contains(&number) {
-            return Err(SourceError::transient("planned"));
-        }
-        self.acknowledged();
-        Ok(())
-    }
-
-    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
-        self.is_acknowledged = true;
-        let what = format!("{}: {rejection}", self.message.key());
-        self.broker
-            .world
-            .history()
-            .violated("nothing is refused", what);
-        Ok(())
-    }
-}
-
-impl Drop for Taken {
+impl Drop for Consumer {
     fn drop(&mut self) {
-        if !self.is_acknowledged {
-            self.broker.put_back(self.number);
-        }
+        self.broker.queue().release(&self.part, Instant::now());
+        self.broker.changed.notify_waiters();
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    panic::panic_any,
     sync::{Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -13,6 +14,11 @@ use inbox::{
     Settled, Settlement, State, Store, Subscription,
 };
 use inbox_memory::MemoryStore;
+
+use crate::{
+    PLANNED,
+    world::{AUDIT, REJECTED},
+};
 
 /// What is broken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +47,35 @@ pub enum Flaw {
     BeginsWhatIsHeld,
     /// The last message of a batch is answered as accepted and not stored.
     LosesMessages,
+    /// A broker that keeps order has the last delivery first.
+    DeliversBackwards,
+    /// Deliveries that are no message say nothing of their bytes.
+    HidesBytes,
+    /// What is only recorded is answered as final, and is not.
+    ForgetsRecords,
+    /// Dead letters of what is no message are answered as dead, and are not.
+    ForgetsRejected,
+    /// What is only to be recorded is handed out.
+    HandsOutRecords,
+    /// The store panics when it is given two messages.
+    PanicsAtTwo,
+    /// What is refused is settled as done instead.
+    RefusedIsDone,
+    /// The janitor gives up what has only just become due.
+    GivesUpAtOnce,
+    /// Workers are not told of attempts that have vanished.
+    HidesCrashes,
+    /// What comes of a claim behind the end of its processor is not handed back.
+    ForgetsLateClaims,
+    /// Once something has gone wrong, no renewal works any more.
+    StopsRenewing,
+    /// Renewals that have failed are made again late.
+    RenewsLate,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 12] = [
+    pub const ALL: [Self; 24] = [
         Self::AcknowledgesFirst,
         Self::ForgetsDuplicates,
         Self::NoFencing,
@@ -58,7 +88,35 @@ impl Flaw {
         Self::HandsOutTwice,
         Self::BeginsWhatIsHeld,
         Self::LosesMessages,
+        Self::DeliversBackwards,
+        Self::HidesBytes,
+        Self::ForgetsRecords,
+        Self::ForgetsRejected,
+        Self::HandsOutRecords,
+        Self::PanicsAtTwo,
+        Self::RefusedIsDone,
+        Self::GivesUpAtOnce,
+        Self::HidesCrashes,
+        Self::ForgetsLateClaims,
+        Self::StopsRenewing,
+        Self::RenewsLate,
     ];
+
+    /// Whether it is the store that is broken.
+    pub(crate) fn is_of_store(self) -> bool {
+        !matches!(
+            self,
+            Self::AcknowledgesFirst
+                | Self::DeliversBackwards
+                | Self::HidesBytes
+                | Self::RefusedIsDone
+                | Self::GivesUpAtOnce
+                | Self::HidesCrashes
+                | Self::ForgetsLateClaims
+                | Self::StopsRenewing
+                | Self::RenewsLate
+        )
+    }
 }
 
 /// A memory store that is broken in one way.
@@ -120,6 +178,7 @@ impl Store for Flawed {
         self.memory.capabilities()
     }
 
+    #[allow(clippy::panic, reason = "as planned")]
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
         let mut messages = messages.to_vec();
         let mut lost = None;
@@ -145,6 +204,7 @@ impl Store for Flawed {
                     .collect();
             }
             Flaw::LosesMessages if messages.len() > 1 => lost = messages.pop(),
+            Flaw::PanicsAtTwo if messages.len() == 2 => panic_any(PLANNED),
             _ => {}
         }
         let mut receipts = self.memory.receive(&messages).await?;
@@ -159,6 +219,10 @@ impl Store for Flawed {
             request.terms = LeaseTerms::new(LeaseTerms::MAX, worker)
                 .map_err(|invalid| invalid.in_operation("claim"))?;
         }
+        if self.flaw == Flaw::HandsOutRecords {
+            let audit = HandlerName::new(AUDIT);
+            request.handlers.extend(audit.ok());
+        }
         let mut claims = self.memory.claim(&request).await?;
         if self.flaw == Flaw::HandsOutTwice && claims.leased.is_empty() {
             claims.leased.extend(self.held(|_| true));
@@ -170,7 +234,11 @@ impl Store for Flawed {
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         let is_forgotten = |settlement: &&Settlement| {
             let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
-            self.flaw == Flaw::ForgetsCompletions && is_processed
+            match (self.flaw, settlement.lease.key.handler.as_str()) {
+                (Flaw::ForgetsCompletions, _) => is_processed,
+                (Flaw::ForgetsRecords, AUDIT) | (Flaw::ForgetsRejected, REJECTED) => true,
+                _ => false,
+            }
         };
         let mut answers = Vec::new();
         for settlement in settlements {
@@ -214,6 +282,11 @@ impl Store for Flawed {
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
+        if self.flaw == Flaw::HandsOutRecords && message.handler().as_str() == AUDIT {
+            self.memory.receive(std::slice::from_ref(message)).await?;
+            let until = self.in_future(Duration::ZERO);
+            return Ok(Begun::Busy { until });
+        }
         let begun = self.memory.begin(message, terms).await?;
         if let Begun::Run(leased) = &begun {
             self.remember([&**leased]);

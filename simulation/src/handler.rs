@@ -2,13 +2,14 @@
 
 use std::{sync::Arc, time::Duration};
 
-use inbox::{CancellationToken, Failure, Key, Leased};
+use inbox::{Bytes, CancellationToken, Failure, Key, Leased};
 use tokio::time::sleep;
 
 use crate::{
     history::{PartId, RunEnd},
     scenario::{Behaviour, Does},
-    world::World,
+    store::Disturbed,
+    world::{LIMIT, World},
 };
 
 /// A handler that runs, and says how it ended, whichever way that is.
@@ -39,7 +40,7 @@ pub(crate) async fn handle(
     part: PartId,
     leased: Leased,
     cancellation: CancellationToken,
-) -> Result<(), Failure> {
+) -> Result<Option<Bytes>, Failure> {
     let (key, token) = (leased.lease.key.clone(), leased.lease.token.get());
     let run = world.history().run_begins(&part, &key, token);
     let mut running = Running {
@@ -55,12 +56,12 @@ pub(crate) async fn handle(
     let result = match does {
         Does::Block => {
             running.block(takes).await;
-            Ok(())
+            Ok(None)
         }
         Does::Heed => tokio::select! {
             biased;
             () = running.cancellation.cancelled() => Err(Failure::retry("told to stop")),
-            () = sleep(takes) => Ok(()),
+            () = sleep(takes) => Ok(None),
         },
         _ => {
             sleep(takes).await;
@@ -68,7 +69,7 @@ pub(crate) async fn handle(
         }
     };
     running.end = match (&result, does) {
-        (Ok(()), _) => RunEnd::Done,
+        (Ok(_), _) => RunEnd::Done,
         (Err(_), Does::Dead) => RunEnd::Dead,
         (Err(_), Does::Defer(_) | Does::Pause(_)) => RunEnd::Defer,
         (Err(_), _) => RunEnd::Retry,
@@ -96,17 +97,13 @@ impl Running {
 
     /// As a handler that keeps its thread: the time passes at once, and nothing runs meanwhile.
     async fn block(&self, takes: Duration) {
-        {
-            let mut history = self.world.history();
-            history.disturbed(0);
-            history.blocked += u64::try_from(takes.as_micros()).unwrap_or(u64::MAX);
-        }
+        let _disturbed = Disturbed::new(&self.world);
+        self.world.history().blocked += u64::try_from(takes.as_micros()).unwrap_or(u64::MAX);
         tokio::time::advance(takes).await;
-        self.world.history().disturbed(0);
     }
 
     #[allow(clippy::panic, reason = "as planned")]
-    fn ending(&self, does: Does) -> Result<(), Failure> {
+    fn ending(&self, does: Does) -> Result<Option<Bytes>, Failure> {
         let millis = Duration::from_millis;
         match does {
             Does::Retry => Err(Failure::retry("planned")),
@@ -115,7 +112,8 @@ impl Running {
             Does::Pause(length) => Err(Failure::pause(millis(length), "planned")),
             Does::Dead => Err(Failure::dead("planned")),
             Does::Panic => std::panic::panic_any(crate::PLANNED),
-            Does::Succeed | Does::Block | Does::Heed => Ok(()),
+            Does::AnswerTooMuch => Ok(Some(Bytes::from(vec![0; LIMIT + 1]))),
+            Does::Succeed | Does::Block | Does::Heed => Ok(None),
         }
     }
 }

@@ -43,7 +43,7 @@ pub use shrink::shrink;
 use broker::Broker;
 use history::{History, Terms};
 use scenario::Part;
-use world::{HANDLERS, World};
+use world::{HANDLERS, LIMIT, World};
 
 /// The text of panics that are planned.
 pub(crate) const PLANNED: &str = "planned panic";
@@ -88,9 +88,13 @@ fn quiet() {
 async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Result<Ran, String> {
     let text = |invalid: inbox::Invalid| invalid.to_string();
     let clock = Clock::stopped_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    let memory = MemoryStore::with(MemoryOptions::new().clock(clock.clone()));
-    let store: Arc<dyn Store> = match flaw {
-        None | Some(Flaw::AcknowledgesFirst) => Arc::new(memory.clone()),
+    let memory = MemoryStore::with(
+        MemoryOptions::new()
+            .clock(clock.clone())
+            .payload_limit(LIMIT),
+    );
+    let store: Arc<dyn Store> = match flaw.filter(|flaw| flaw.is_of_store()) {
+        None => Arc::new(memory.clone()),
         Some(flaw) => Arc::new(flaws::Flawed {
             flaw,
             memory: memory.clone(),
@@ -102,32 +106,41 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
     let terms = Terms {
         retention: i64::try_from(settings.retention * 1_000).unwrap_or(i64::MAX),
         attempts: settings.attempts,
+        lease: settings.lease * 1_000,
+        give_up_after: i64::try_from(settings.give_up_after * 1_000).unwrap_or(i64::MAX),
         store_timeout: settings.store_timeout,
         batches: settings.runs.then_some(HANDLERS[1]),
         drifts: scenario.clock_percent > 100 || !scenario.jumps.is_empty(),
         ordering_keys: BTreeMap::new(),
+        earlier: BTreeMap::new(),
     };
     let history = History::new(terms, traced);
     let world = World::new(scenario, flaw, memory, store, clock, history).map_err(text)?;
-    let keys = world.messages.iter().filter_map(|message| {
-        let ordering_key = message.ordering_key()?;
-        let both = format!("{}/{}", message.handler(), ordering_key.as_str());
-        Some((message.key().clone(), both))
-    });
-    let keys = keys.collect();
-    world.history().ordered_by(keys);
+    let keys = world.ordering_keys();
+    let earlier = world.earlier(&keys);
+    world.history().ordered_by(keys, earlier);
     let world = Arc::new(world);
-    let broker = Arc::new(Broker::new(world.clone()));
+    let [broker, records] =
+        [false, true].map(|is_of_records| Arc::new(Broker::new(world.clone(), is_of_records)));
     let waiting = Arc::new(parts::Inline::default());
     let end = CancellationToken::new();
     let mut all = JoinSet::new();
     let settings = &world.scenario.settings;
     for number in 0..settings.receivers {
         let (of, broker) = (world.clone(), broker.clone());
-        let live = move |part, stop| parts::receiver(of.clone(), broker.clone(), part, stop);
+        let live =
+            move |part, stop| parts::receiver(of.clone(), broker.clone(), number, part, stop);
         let part = Part::Receiver(number);
         all.spawn(parts::live_on(world.clone(), part, end.clone(), live));
     }
+    let (of, recorded) = (world.clone(), records.clone());
+    let live = move |part, stop| parts::recorder(of.clone(), recorded.clone(), part, stop);
+    all.spawn(parts::live_on(
+        world.clone(),
+        Part::Recorder,
+        end.clone(),
+        live,
+    ));
     for number in 0..settings.processors {
         let of = world.clone();
         let live = move |part, stop| parts::processor(of.clone(), part, stop);
@@ -142,15 +155,23 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         end.clone(),
         live,
     ));
-    all.spawn(parts::janitor(world.clone(), end.clone()));
+    let of = world.clone();
+    let live = move |part, stop| parts::janitor(of.clone(), part, stop);
+    all.spawn(parts::live_on(
+        world.clone(),
+        Part::Janitor,
+        end.clone(),
+        live,
+    ));
     all.spawn(operator::operator(world.clone()));
     let broken = world.history().broken.clone();
     let whole = async {
         sleep_until(world.at(CALM)).await;
         operator::resume_all(&world).await;
-        come_to_an_end(&world, &broker).await;
+        come_to_an_end(&world, [&broker, &records]).await;
         end.cancel();
         while all.join_next().await.is_some() {}
+        world.history().all_late_is_back();
     };
     tokio::select! {
         biased;
@@ -165,7 +186,7 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
 }
 
 /// Waits until all is done that was delivered, for as long as it may take.
-async fn come_to_an_end(world: &Arc<World>, broker: &Broker) {
+async fn come_to_an_end(world: &Arc<World>, brokers: [&Broker; 2]) {
     let settings = &world.scenario.settings;
     // What is under way at the calm: a call that hangs, handlers, leases of the dead; and then each
     // message in turn.
@@ -175,15 +196,12 @@ async fn come_to_an_end(world: &Arc<World>, broker: &Broker) {
         // As long as the janitor is at work, time has to move for the store, too.
         world.follow();
         let stuck = stuck(world).await;
-        if stuck.is_empty() && broker.is_empty() {
+        let is_delivered = brokers.iter().all(|broker| broker.is_empty());
+        if stuck.is_empty() && is_delivered {
             return;
         }
         if Instant::now() >= limit {
-            let what = format!(
-                "{} and deliveries: {}",
-                stuck.join(", "),
-                !broker.is_empty()
-            );
+            let what = format!("{} and deliveries: {}", stuck.join(", "), !is_delivered);
             return world.history().violated("nothing is stuck", what);
         }
         sleep(Duration::from_millis(500)).await;

@@ -26,7 +26,12 @@ pub(crate) async fn operator(world: Arc<World>) {
 }
 
 async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
-    let message = |number: usize| world.messages.get(number).map(inbox::Message::key);
+    // What is only recorded would stay pending.
+    let message = |number: usize| {
+        let message = world.messages.get(number);
+        let message = message.filter(|_| !world.scenario.is_recorded(number));
+        message.map(inbox::Message::key)
+    };
     match change {
         Change::Replay(number) => {
             let Some(key) = message(number) else {
@@ -54,7 +59,8 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
             let due = UNIX_EPOCH + Duration::from_micros(now) + Duration::from_millis(after);
             let answer = world.memory.reschedule(key, Due::At(due)).await?;
             if answer == Intervention::Done {
-                world.history().rescheduled(key);
+                let due = i64::try_from(now + after * 1_000).unwrap_or(i64::MAX);
+                world.history().rescheduled(key, due);
             }
         }
         Change::Pause(handler, length) => {

@@ -1,20 +1,25 @@
 //! The parts of a run: each goes on until it is stopped as planned, and begins again.
 
+mod inline;
+mod janitor;
+mod receivers;
+
 use std::{sync::Arc, time::Duration};
 
 use inbox::{
-    AfterDead, Batches, CancellationToken, Context, Failure, InlineConsumer, Invalid, Janitor,
-    LeaseTerms, Processor, Receiver, RetryPolicy, Router, WorkerName,
-    inline::{Consumed, OnBusy},
-    one_by_one,
+    AfterDead, Batches, CancellationToken, Completion, Context, Invalid, LeaseTerms, Processor,
+    RetryPolicy, Router, WorkerName, one_by_one,
 };
 use tokio::{
     task::JoinHandle,
-    time::{sleep, sleep_until, timeout},
+    time::{sleep, sleep_until},
 };
 
+pub(crate) use inline::{Inline, inline};
+pub(crate) use janitor::janitor;
+pub(crate) use receivers::{receiver, recorder};
+
 use crate::{
-    broker::{Broker, Consumer},
     handler::handle,
     history::PartId,
     scenario::{Part, Stop},
@@ -67,6 +72,8 @@ pub(crate) async fn live_on<F>(
         Part::Receiver(number) => format!("receiver-{number}").into(),
         Part::Processor(number) => format!("processor-{number}").into(),
         Part::Inline => "inline".into(),
+        Part::Recorder => "recorder".into(),
+        Part::Janitor => "janitor".into(),
     };
     let mut stops = world.scenario.stops.iter().filter(|stop| stop.part == part);
     for life in 0.. {
@@ -86,7 +93,12 @@ pub(crate) async fn live_on<F>(
         };
         let is_end = tokio::select! {
             biased;
-            _ = &mut task => false,
+            ended = &mut task => {
+                if ended.is_err_and(|error| error.is_panic()) {
+                    world.history().violated("no panic ends a part", id.to_string());
+                }
+                false
+            }
             () = end.cancelled() => true,
             () = planned_stop => false,
         };
@@ -136,37 +148,6 @@ async fn watched<T>(
     (work.await, Some(told))
 }
 
-pub(crate) async fn receiver(
-    world: Arc<World>,
-    broker: Arc<Broker>,
-    part: PartId,
-    stop: CancellationToken,
-) {
-    let settings = &world.scenario.settings;
-    let receiver = Receiver::builder(seen(&world, &part))
-        .batch_size(settings.receive_batch)
-        .max_unacknowledged(settings.unacknowledged)
-        .linger(millis(settings.linger))
-        .drain_limit(millis(settings.drain_limit))
-        .store_timeout(millis(settings.store_timeout))
-        .build();
-    let mut source = Consumer {
-        broker,
-        part: part.clone(),
-        taken: 0,
-    };
-    let running = receiver.run(&mut source, stop.clone());
-    let (ended, told) = watched(&world, &part, &stop, settings.drain_limit, running).await;
-    let taken = source.taken;
-    let mut history = world.history();
-    if let Ok(summary) = ended {
-        history.receiver_ended(&part, taken, &summary);
-    }
-    if let Some(told) = told {
-        history.ended_within(&part, told, settings.drain_limit * 1_000 + SLACK);
-    }
-}
-
 pub(crate) async fn processor(world: Arc<World>, part: PartId, stop: CancellationToken) {
     let Ok(processor) = build(&world, &part) else {
         let mut history = world.history();
@@ -176,6 +157,7 @@ pub(crate) async fn processor(world: Arc<World>, part: PartId, stop: Cancellatio
     let running = processor.run(stop.clone());
     let (ended, told) = watched(&world, &part, &stop, drain, running).await;
     let mut history = world.history();
+    history.has_ended(&part);
     if let Ok(summary) = ended {
         history.processor_ended(&part, &summary);
     }
@@ -192,12 +174,17 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
         let (world, part) = (world.clone(), part.clone());
         move |context: Context| {
             let cancellation = context.cancellation().clone();
-            handle(
+            let handling = handle(
                 world.clone(),
                 part.clone(),
                 context.leased().clone(),
                 cancellation,
-            )
+            );
+            async {
+                handling
+                    .await
+                    .map(|result| result.map_or_else(Completion::default, Completion::with_result))
+            }
         }
     };
     let [first, second] = HANDLERS;
@@ -225,120 +212,4 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
         builder = builder.handler_timeout(millis(timeout));
     }
     builder.build()
-}
-
-/// An inline consumer, and the deliveries that come to it.
-pub(crate) async fn inline(
-    world: Arc<World>,
-    waiting: Arc<Inline>,
-    part: PartId,
-    stop: CancellationToken,
-) {
-    let settings = &world.scenario.settings;
-    let Ok(terms) = terms(&world, &part) else {
-        let mut history = world.history();
-        return history.violated("valid settings", part.to_string());
-    };
-    let consumer = InlineConsumer::new(seen(&world, &part), terms)
-        .retry(retry(&world))
-        .after_dead(after_dead(&world))
-        .on_busy(OnBusy::Wait(millis(1_000)))
-        .store_timeout(millis(settings.store_timeout));
-    let mut tasks = tokio::task::JoinSet::new();
-    for (place, delivered) in world.scenario.deliveries.iter().enumerate() {
-        let Some(leaves) = delivered.inline else {
-            continue;
-        };
-        let (world, part, consumer) = (world.clone(), part.clone(), consumer.clone());
-        let (waiting, stop, delivered) = (waiting.clone(), stop.clone(), delivered.clone());
-        tasks.spawn(async move {
-            sleep_until(world.at(delivered.at)).await;
-            while !stop.is_cancelled() && !waiting.is_over(place) {
-                if deliver(&world, &part, &consumer, delivered.message, leaves).await {
-                    waiting.over(place);
-                }
-                sleep(millis(500)).await;
-            }
-        });
-    }
-    let told = stopping(&world, &part, &stop, settings.drain_limit).await;
-    consumer.drain(millis(settings.drain_limit)).await;
-    let limit = settings.drain_limit * 1_000 + 5_000_000 + SLACK;
-    world.history().ended_within(&part, told, limit);
-}
-
-/// Which inline deliveries need not come again.
-#[derive(Default)]
-pub(crate) struct Inline(std::sync::Mutex<std::collections::BTreeSet<usize>>);
-
-impl Inline {
-    fn is_over(&self, place: usize) -> bool {
-        let over = self.0.lock();
-        over.unwrap_or_else(std::sync::PoisonError::into_inner)
-            .contains(&place)
-    }
-
-    fn over(&self, place: usize) {
-        let over = self.0.lock();
-        over.unwrap_or_else(std::sync::PoisonError::into_inner)
-            .insert(place);
-    }
-}
-
-/// Answers whether another delivery could not change anything.
-async fn deliver(
-    world: &Arc<World>,
-    part: &PartId,
-    consumer: &InlineConsumer,
-    message: usize,
-    leaves: Option<u64>,
-) -> bool {
-    let Some(message) = world.messages.get(message) else {
-        return true;
-    };
-    let run = async |leased| {
-        let (world, part) = (world.clone(), part.clone());
-        handle(world, part, leased, CancellationToken::new()).await?;
-        Ok::<_, Failure>(None)
-    };
-    let consuming = consumer.consume(message, run);
-    let consumed = match leaves.filter(|_| !world.is_calm()) {
-        None => consuming.await,
-        Some(after) => match timeout(millis(after), consuming).await {
-            Ok(consumed) => consumed,
-            Err(_) => {
-                world.history().disturbed(0);
-                world.history().caller_left(part, message.key());
-                return false;
-            }
-        },
-    };
-    world
-        .history()
-        .trace(|| format!("{part} consumed {}: {consumed:?}", message.key()));
-    match consumed {
-        Ok(Consumed::Busy { .. } | Consumed::Blocked) => false,
-        Ok(_) => true,
-        Err(error) => error.is_final(),
-    }
-}
-
-pub(crate) async fn janitor(world: Arc<World>, end: CancellationToken) {
-    let retention = millis(world.scenario.settings.retention);
-    let janitor = Janitor::builder(Arc::new(world.memory.clone()))
-        .keep_processed(retention)
-        .keep_dead(retention)
-        .interval(millis(3_000))
-        .slice(2)
-        .build();
-    match janitor {
-        Ok(janitor) => {
-            world.follow();
-            janitor.run(end).await;
-        }
-        Err(invalid) => {
-            let what = invalid.to_string();
-            world.history().violated("valid settings", what);
-        }
-    }
 }

@@ -1,9 +1,15 @@
 //! What is to happen in a run: drawn from a seed, before the run begins, so that parts of it can be left out.
 
-use fastrand::Rng;
+mod plan;
 
 /// Until when things go wrong, in milliseconds. From then on everything works, and has to come to its end.
 pub const CALM: u64 = 30_000;
+
+/// The handler of messages that are only recorded.
+pub(crate) const RECORDED: u8 = 2;
+
+/// The handler of messages that only inline consumers work on.
+pub(crate) const CALLED: u8 = 3;
 
 /// One run. Times are milliseconds from its beginning.
 #[derive(Clone, Debug, PartialEq)]
@@ -18,8 +24,12 @@ pub struct Scenario {
     pub behaviours: Vec<Behaviour>,
     /// What goes wrong with calls of the store.
     pub faults: Vec<Fault>,
+    /// Which settlements are refused by the store, by their number.
+    pub refusals: Vec<u32>,
     /// When the whole store is away.
     pub outages: Vec<Outage>,
+    /// When claims are answered late.
+    pub slow_claims: Vec<SlowClaims>,
     /// Which acknowledgements fail, by their number.
     pub failed_acknowledgements: Vec<u32>,
     /// When parts are stopped or killed; they begin again.
@@ -37,7 +47,8 @@ pub struct Scenario {
 /// A message.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Sent {
-    /// Which of two handlers it is for.
+    /// Which handler it is for: one of two of the processors', that of what is only recorded, or one that only inline
+    /// consumers have.
     pub handler: u8,
     /// Its ordering key.
     pub ordering_key: Option<u8>,
@@ -50,8 +61,45 @@ pub struct Delivered {
     pub message: usize,
     /// When.
     pub at: u64,
-    /// To an inline consumer; otherwise to the receivers. In how many milliseconds the caller leaves, if it does.
-    pub inline: Option<Option<u64>>,
+    /// To an inline consumer; otherwise to the receivers.
+    pub inline: Option<Caller>,
+    /// What is wrong with it, if it goes to receivers.
+    pub odd: Option<Odd>,
+}
+
+/// Who delivers to an inline consumer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Caller {
+    /// In how many milliseconds it leaves, if it does.
+    pub leaves: Option<u64>,
+    /// How often it comes, if not until the message has come to its end.
+    pub times: Option<u32>,
+}
+
+/// What is wrong with a delivery, for a while.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Odd {
+    /// What.
+    pub what: Oddity,
+    /// How often it is handed out before nothing is wrong with it, at the latest from the calm on.
+    pub times: u32,
+}
+
+/// What may be wrong with a delivery.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Oddity {
+    /// It is no message.
+    NoMessage,
+    /// It is no message, and nothing is known of its bytes.
+    NoBytes,
+    /// Reading it panics.
+    Panics,
+    /// It is larger than the store takes.
+    TooLarge,
+    /// It panics when it is told that it is stored.
+    PanicsWhenStored,
+    /// Its acknowledgement panics.
+    PanicsWhenAcknowledged,
 }
 
 /// What a handler does at one run of a message.
@@ -88,6 +136,8 @@ pub enum Does {
     Dead,
     /// It panics.
     Panic,
+    /// It succeeds with a result that is larger than the store takes.
+    AnswerTooMuch,
 }
 
 /// The operations that fail.
@@ -152,6 +202,17 @@ pub struct Outage {
     pub waits: bool,
 }
 
+/// A time in which claims are done, and answered later.
+#[derive(Clone, Debug, PartialEq)]
+pub struct SlowClaims {
+    /// From when.
+    pub from: u64,
+    /// Until when.
+    pub to: u64,
+    /// How much later they are answered.
+    pub by: u64,
+}
+
 /// An end of a part before the run's.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Stop {
@@ -187,6 +248,19 @@ pub enum Change {
     Pause(u8, u64),
 }
 
+/// What a receiver does with what is no message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Rejected {
+    /// It rejects it.
+    Reject,
+    /// It keeps it as a dead letter, or rejects it.
+    Keep,
+    /// It ends.
+    Stop,
+    /// It keeps it as a dead letter, or ends.
+    KeepOrStop,
+}
+
 /// A part, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -196,6 +270,10 @@ pub enum Part {
     Processor(u8),
     /// The inline consumer.
     Inline,
+    /// The receiver that only records.
+    Recorder,
+    /// The janitor.
+    Janitor,
 }
 
 /// What the parts are told. Durations are milliseconds.
@@ -233,212 +311,37 @@ pub struct Settings {
     pub unacknowledged: usize,
     /// How long final messages are kept.
     pub retention: u64,
+    /// Whether the broker keeps order, within partitions of which a receiver has one.
+    pub keeps_order: bool,
+    /// How long an acknowledgement takes.
+    pub acknowledging: u64,
+    /// After how long the janitor gives up what nobody comes back for.
+    pub give_up_after: u64,
+    /// What becomes of deliveries that are no message.
+    pub rejected: Rejected,
 }
 
 impl Scenario {
-    /// What this seed stands for.
-    #[must_use]
-    pub fn new(seed: u64) -> Self {
-        let mut random = Rng::with_seed(seed);
-        let settings = settings(&mut random);
-        let count = random.usize(1..10);
-        let is_ordered = random.bool();
-        let messages: Vec<_> = (0..count)
-            .map(|_| Sent {
-                handler: random.u8(0..2),
-                ordering_key: (is_ordered && random.u8(0..4) > 0).then(|| random.u8(0..2)),
-            })
-            .collect();
-        // Some seeds have nothing but some of the kinds of trouble.
-        let (does_fail, does_misbehave, does_stop) = (
-            random.u8(0..5) > 0,
-            random.u8(0..4) > 0,
-            random.u8(0..3) > 0,
-        );
-        // Drawn apart, so that the rest of the plan is as it was when there were neither.
-        let mut others = Rng::with_seed(seed ^ OPERATORS_AND_OUTAGES);
-        Self {
-            seed,
-            interventions: interventions(&mut others, count),
-            outages: outages(&mut others, settings.lease),
-            deliveries: deliveries(&mut random, count),
-            behaviours: behaviours(&mut random, count, does_misbehave),
-            faults: faults(&mut random, does_fail),
-            failed_acknowledgements: (0..random.u32(0..3)).map(|_| random.u32(0..12)).collect(),
-            stops: stops(&mut random, &settings, does_stop),
-            jumps: (0..random.usize(0..3).saturating_sub(1))
-                .map(|_| (random.u64(0..CALM), random.u64(10..20_000)))
-                .collect(),
-            clock_percent: random
-                .choice([100, 100, 100, 100, 80, 110, 130])
-                .unwrap_or(100),
-            messages,
-            settings,
-        }
-    }
-}
-
-/// Makes another sequence of a seed.
-const OPERATORS_AND_OUTAGES: u64 = 0x6f70_6572_6174_6f72;
-
-fn settings(random: &mut Rng) -> Settings {
-    Settings {
-        receivers: random.u8(1..3),
-        processors: random.u8(1..4),
-        lease: random.u64(1_000..15_000),
-        concurrency: random.usize(1..5),
-        batch: random.u32(1..6),
-        look_ahead: random.usize(0..6).saturating_sub(2),
-        runs: random.bool(),
-        timeout: random.bool().then(|| random.u64(500..10_000)),
-        attempts: random.u32(1..6),
-        drain_limit: random.u64(0..8_000),
-        store_timeout: random.u64(1_000..10_000),
-        linger: random.u64(0..50),
-        block: random.u8(0..4) == 0,
-        receive_batch: random.usize(1..8),
-        unacknowledged: random.usize(1..12),
-        retention: random.u64(2_000..30_000),
-    }
-}
-
-/// Below the first bound in half of the cases, and otherwise below the second.
-fn soon_or_late(random: &mut Rng, soon: u64, late: u64) -> u64 {
-    let bound = if random.bool() { soon } else { late };
-    random.u64(0..bound)
-}
-
-fn deliveries(random: &mut Rng, messages: usize) -> Vec<Delivered> {
-    let mut all = Vec::new();
-    let is_inline = random.bool();
-    for message in 0..messages {
-        for _ in 0..1 + random.usize(0..4).saturating_sub(1) {
-            let leaves = (random.u8(0..6) == 0).then(|| random.u64(0..5_000));
-            all.push(Delivered {
-                message,
-                at: soon_or_late(random, 3_000, CALM),
-                inline: (is_inline && random.u8(0..3) == 0).then_some(leaves),
-            });
-        }
-    }
-    all
-}
-
-fn behaviours(random: &mut Rng, messages: usize, does_misbehave: bool) -> Vec<Behaviour> {
-    let mut all = Vec::new();
-    for message in 0..messages {
-        for run in 0..random.u32(0..5) {
-            let does = match random.u8(0..14) {
-                _ if !does_misbehave => Does::Succeed,
-                0 => Does::Retry,
-                1 => Does::RetryAfter(random.u64(0..4_000)),
-                2 => Does::Defer(random.u64(0..4_000)),
-                3 => Does::Pause(random.u64(0..4_000)),
-                4 => Does::Dead,
-                5 => Does::Panic,
-                6 => Does::Block,
-                7 | 8 => Does::Heed,
-                _ => Does::Succeed,
-            };
-            let takes = match random.u8(0..4) {
-                0 => random.u64(0..100),
-                1 | 2 => random.u64(0..2_000),
-                _ => random.u64(0..15_000),
-            };
-            all.push(Behaviour {
-                message,
-                run,
-                takes,
-                does,
-            });
-        }
-    }
-    all
-}
-
-fn faults(random: &mut Rng, does_fail: bool) -> Vec<Fault> {
-    let count = if does_fail { random.usize(0..14) } else { 0 };
-    let mut all = Vec::new();
-    for _ in 0..count {
-        let operation = match random.u8(0..12) {
-            0 | 1 => Operation::Receive,
-            2..=4 => Operation::Claim,
-            5..=7 => Operation::Settle,
-            8 | 9 => Operation::Extend,
-            10 => Operation::Begin,
-            _ => Operation::Subscribe,
-        };
-        let call = u32::try_from(soon_or_late(random, 6, 40)).unwrap_or(0);
-        let what = match random.u8(0..19) {
-            0 | 1 => Wrong::Delay(random.u64(0..12_000)),
-            2..=4 => Wrong::Late(random.u64(0..20_000)),
-            5 | 6 => Wrong::Slow(random.u64(0..12_000)),
-            7 | 8 => Wrong::Fail,
-            9 => Wrong::Conflict,
-            10 => Wrong::Fatal,
-            11..=14 => Wrong::LoseAnswer,
-            15 | 16 => Wrong::Hang,
-            _ => Wrong::HangAfter,
-        };
-        // An outage is several calls in a row.
-        let length = if random.u8(0..5) == 0 {
-            random.u32(2..8)
-        } else {
-            1
-        };
-        all.extend((call..call + length).map(|call| Fault {
-            operation,
-            call,
-            what,
-        }));
-    }
-    all
-}
-
-fn interventions(random: &mut Rng, messages: usize) -> Vec<Intervention> {
-    let count = random.usize(0..14).saturating_sub(6);
-    let mut all: Vec<_> = (0..count)
-        .map(|_| Intervention {
-            at: soon_or_late(random, 10_000, CALM),
-            does: match random.u8(0..8) {
-                0..=3 => Change::Replay(random.usize(0..messages)),
-                4 => Change::Discard(random.usize(0..messages)),
-                5 | 6 => Change::Reschedule(random.usize(0..messages), random.u64(0..5_000)),
-                _ => Change::Pause(random.u8(0..2), random.u64(0..8_000)),
-            },
+    /// The deliveries that wait at the broker for receivers, or for the one that only records, with their numbers.
+    pub(crate) fn queued(&self, to_be_recorded: bool) -> impl Iterator<Item = (usize, &Delivered)> {
+        let all = self.deliveries.iter().enumerate();
+        all.filter(move |(_, delivered)| {
+            let is_recorded = self.is_recorded(delivered.message);
+            delivered.inline.is_none() && is_recorded == to_be_recorded
         })
-        .collect();
-    all.sort_by_key(|intervention| intervention.at);
-    all
-}
+    }
 
-fn outages(random: &mut Rng, lease: u64) -> Vec<Outage> {
-    let count = random.usize(0..5).saturating_sub(2);
-    let outage = |_| {
-        let from = soon_or_late(random, 8_000, CALM);
-        Outage {
-            from,
-            to: from + random.u64(100..lease * 2),
-            waits: random.bool(),
-        }
-    };
-    (0..count).map(outage).collect()
-}
+    /// Whether a message is only recorded.
+    pub(crate) fn is_recorded(&self, message: usize) -> bool {
+        let sent = self.messages.get(message);
+        sent.is_some_and(|sent| sent.handler == RECORDED)
+    }
 
-fn stops(random: &mut Rng, settings: &Settings, does_stop: bool) -> Vec<Stop> {
-    let count = if does_stop { random.usize(0..6) } else { 0 };
-    let mut all: Vec<_> = (0..count)
-        .map(|_| Stop {
-            part: match random.u8(0..6) {
-                0 | 1 => Part::Receiver(random.u8(0..settings.receivers)),
-                2..=4 => Part::Processor(random.u8(0..settings.processors)),
-                _ => Part::Inline,
-            },
-            at: soon_or_late(random, 10_000, CALM),
-            kill: random.bool(),
-            pause: random.u64(0..5_000),
-        })
-        .collect();
-    all.sort_by_key(|stop| stop.at);
-    all
+    /// The partition of a delivery, at a broker that has some: one for all of an ordering key.
+    pub(crate) fn partition(&self, delivery: usize) -> usize {
+        let message = self.deliveries.get(delivery).map(|one| one.message);
+        let sent = message.and_then(|message| self.messages.get(message));
+        let key = sent.and_then(|sent| sent.ordering_key).map(usize::from);
+        key.or(message).unwrap_or_default() % usize::from(self.settings.receivers.max(1))
+    }
 }

@@ -37,10 +37,12 @@ pub fn shrink(scenario: Scenario, flaw: Option<Flaw>) -> Result<(Scenario, Viola
 /// Leaves out what stands at a place; answers whether anything does.
 type LeaveOut = fn(&mut Scenario, usize) -> bool;
 
-const LISTS: [LeaveOut; 8] = [
+const LISTS: [LeaveOut; 10] = [
     |scenario, place| leave_out(&mut scenario.stops, place),
     |scenario, place| leave_out(&mut scenario.outages, place),
+    |scenario, place| leave_out(&mut scenario.slow_claims, place),
     |scenario, place| leave_out(&mut scenario.faults, place),
+    |scenario, place| leave_out(&mut scenario.refusals, place),
     |scenario, place| leave_out(&mut scenario.jumps, place),
     |scenario, place| leave_out(&mut scenario.interventions, place),
     |scenario, place| leave_out(&mut scenario.failed_acknowledgements, place),

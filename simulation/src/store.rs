@@ -1,15 +1,17 @@
 //! The store as one part sees it: calls go wrong as planned, and what really happens is written down.
 
-use std::{sync::Arc, time::Duration};
+use std::{borrow::Cow, sync::Arc, time::Duration};
 
 use async_trait::async_trait;
 use inbox::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
-    Lease, LeaseTerms, Message, Receipt, Result, Settled, Settlement, Store, Subscription,
+    Invalid, Lease, LeaseTerms, Message, Outcome, Receipt, Result, Settled, Settlement, Store,
+    Subscription,
 };
 use tokio::time::sleep;
 
 use crate::{
+    Flaw,
     history::PartId,
     scenario::{Operation, Wrong},
     world::World,
@@ -21,6 +23,26 @@ pub(crate) struct Seen {
 }
 
 impl Seen {
+    /// One of those that store, or only record.
+    fn is_receiver(&self) -> bool {
+        self.part.name.starts_with("rec")
+    }
+
+    /// The settlements, as a broken runtime would ask for them.
+    fn as_broken<'a>(&self, settlements: &'a [Settlement]) -> Cow<'a, [Settlement]> {
+        if self.world.flaw != Some(Flaw::RefusedIsDone) {
+            return settlements.into();
+        }
+        let done = |settlement: &Settlement| {
+            let mut settlement = settlement.clone();
+            if self.world.history().was_refused(&settlement.lease) {
+                settlement.outcome = Outcome::Processed { result: None };
+            }
+            settlement
+        };
+        settlements.iter().map(done).collect()
+    }
+
     /// One call, with what is planned for it. What it answers has been written down when it was done.
     async fn call<T: Send + 'static>(
         &self,
@@ -96,11 +118,38 @@ impl Drop for OpenClaim<'_> {
     }
 }
 
+/// A renewal under way: it has failed unless something else is said of it.
+struct Renewing<'a> {
+    seen: &'a Seen,
+    leases: &'a [Lease],
+    is_over: bool,
+}
+
+impl<'a> Renewing<'a> {
+    fn new(seen: &'a Seen, leases: &'a [Lease]) -> Self {
+        seen.world.history().renewal_begins(&seen.part);
+        Self {
+            seen,
+            leases,
+            is_over: false,
+        }
+    }
+}
+
+impl Drop for Renewing<'_> {
+    fn drop(&mut self) {
+        if !self.is_over {
+            let mut history = self.seen.world.history();
+            history.renewal_failed(&self.seen.part, self.leases);
+        }
+    }
+}
+
 /// As long as a call goes wrong, and at its end, leases may be lost.
-struct Disturbed<'a>(&'a World);
+pub(crate) struct Disturbed<'a>(&'a World);
 
 impl<'a> Disturbed<'a> {
-    fn new(world: &'a World) -> Self {
+    pub(crate) fn new(world: &'a World) -> Self {
         world.history().disturbed(1);
         Self(world)
     }
@@ -120,14 +169,21 @@ impl Store for Seen {
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
         let (world, part, owned) = (self.world.clone(), self.part.clone(), messages.to_vec());
+        let caller = Arc::new(());
+        let left = Arc::downgrade(&caller);
         let work = async move {
             world.follow();
             let receipts = world.store.receive(&owned).await?;
-            world.history().received(&part, &owned, &receipts);
+            let is_orphan = left.strong_count() == 0;
+            let mut history = world.history();
+            history.received(&part, &owned, &receipts, is_orphan);
+            drop(history);
             Ok(receipts)
         };
         let receipts = self.call(Operation::Receive, "receive", work).await?;
-        self.world.history().told_receipts(&self.part, &receipts);
+        let mut history = self.world.history();
+        history.told_receipts(&self.part, messages, &receipts);
+        drop(history);
         Ok(receipts)
     }
 
@@ -143,19 +199,46 @@ impl Store for Seen {
         let claims = self.call(Operation::Claim, "claim", work).await;
         open.is_answered = true;
         drop(open);
-        let claims = claims?;
+        let mut claims = claims?;
         self.world.history().told_claims(&self.part, &claims.leased);
+        if self.world.flaw == Some(Flaw::HidesCrashes) {
+            for leased in &mut claims.leased {
+                leased.attempts.finished = leased.attempts.started.saturating_sub(1);
+            }
+        }
         Ok(claims)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        let settlements = &*self.as_broken(settlements);
+        if self.world.flaw == Some(Flaw::ForgetsLateClaims)
+            && self.world.history().is_ended(&self.part)
+        {
+            return Ok(vec![Settled::Done; settlements.len()]);
+        }
         let (world, part, owned) = (self.world.clone(), self.part.clone(), settlements.to_vec());
         self.world.history().settling(&self.part, settlements);
+        let refuses = !self.is_receiver() && self.world.refuses();
         let work = async move {
             world.follow();
-            let settled = world.store.settle(&owned).await?;
-            world.history().settled(&part, &owned, &settled);
-            Ok(settled)
+            // A store that objects to all results and texts.
+            let is_refused = |one: &Settlement| refuses && has_text(&one.outcome);
+            let (refused, taken): (Vec<_>, Vec<_>) = owned.iter().cloned().partition(is_refused);
+            let settled = world.store.settle(&taken).await?;
+            let mut history = world.history();
+            history.settled(&part, &taken, &settled);
+            for one in refused {
+                let key = one.lease.key;
+                history.trace(|| format!("{part} is refused an outcome of {key}"));
+            }
+            drop(history);
+            let mut settled = settled.into_iter();
+            let refused = Settled::Refused(Invalid::Empty { what: "planned" });
+            let answers = owned.iter().map(|one| match is_refused(one) {
+                true => Some(refused.clone()),
+                false => settled.next(),
+            });
+            Ok(answers.flatten().collect::<Vec<_>>())
         };
         let settled = self.call(Operation::Settle, "settle", work).await?;
         self.world
@@ -165,6 +248,15 @@ impl Store for Seen {
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
+        if self.world.flaw == Some(Flaw::RenewsLate)
+            && self.world.history().has_not_renewed(&self.part)
+        {
+            sleep(Duration::from_secs(60)).await;
+        }
+        if self.world.flaw == Some(Flaw::StopsRenewing) && self.world.history().was_disturbed() {
+            return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("extend"));
+        }
+        let mut renewing = Renewing::new(self, leases);
         let (world, part, owned) = (self.world.clone(), self.part.clone(), leases.to_vec());
         let work = async move {
             world.follow();
@@ -172,7 +264,13 @@ impl Store for Seen {
             world.history().extended(&part, &owned, &extended);
             Ok(extended)
         };
-        let extended = self.call(Operation::Extend, "extend", work).await?;
+        let extended = self.call(Operation::Extend, "extend", work).await;
+        renewing.is_over = extended
+            .as_ref()
+            .err()
+            .is_none_or(|error| !error.is_retryable());
+        drop(renewing);
+        let extended = extended?;
         self.world
             .history()
             .told_extended(&self.part, leases, &extended);
@@ -181,11 +279,15 @@ impl Store for Seen {
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         let (world, part) = (self.world.clone(), self.part.clone());
+        self.world.history().looks(&self.part, message.key());
         let (owned, terms) = (message.clone(), terms.clone());
+        let caller = Arc::new(());
+        let left = Arc::downgrade(&caller);
         let work = async move {
             world.follow();
             let begun = world.store.begin(&owned, &terms).await?;
-            world.history().begun(&part, &owned, &begun);
+            let is_orphan = left.strong_count() == 0;
+            world.history().begun(&part, &owned, &begun, is_orphan);
             Ok(begun)
         };
         let begun = self.call(Operation::Begin, "begin", work).await?;
@@ -200,4 +302,14 @@ impl Store for Seen {
     }
 
     async fn close(&self) {}
+}
+
+/// Whether a store may object to an outcome.
+fn has_text(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Retry { .. } | Outcome::Dead { .. } => true,
+        Outcome::Processed { result } => result.is_some(),
+        Outcome::Defer { error, .. } => error.is_some(),
+        Outcome::Release => false,
+    }
 }

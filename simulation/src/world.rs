@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use inbox::{Clock, HandlerName, Kind, Message, MessageId, OrderingKey, Store};
+use inbox::{Clock, HandlerName, Key, Kind, Message, MessageId, OrderingKey, Store};
 use inbox_memory::MemoryStore;
 use tokio::time::Instant;
 
@@ -18,6 +18,14 @@ use crate::{
 
 pub(crate) const KIND: &str = "planned";
 pub(crate) const HANDLERS: [&str; 2] = ["billing", "mail"];
+/// The handler of what is only recorded.
+pub(crate) const AUDIT: &str = "audit";
+/// The handler that only inline consumers have.
+pub(crate) const CALLS: &str = "calls";
+/// The handler of what is no message and is kept.
+pub(crate) const REJECTED: &str = "rejected";
+/// The most bytes that the store takes.
+pub(crate) const LIMIT: usize = 64;
 
 pub(crate) struct World {
     pub(crate) scenario: Scenario,
@@ -32,6 +40,7 @@ pub(crate) struct World {
     moved: Mutex<u64>,
     history: Mutex<History>,
     calls: Mutex<BTreeMap<Operation, u32>>,
+    settlements: Mutex<u32>,
 }
 
 impl World {
@@ -45,9 +54,9 @@ impl World {
     ) -> Result<Self, inbox::Invalid> {
         let mut messages = Vec::new();
         for (number, sent) in scenario.messages.iter().enumerate() {
-            let handler = HANDLERS
-                .get(usize::from(sent.handler))
-                .unwrap_or(&"billing");
+            let [first, second] = HANDLERS;
+            let handler = [first, second, AUDIT, CALLS];
+            let handler = handler.get(usize::from(sent.handler)).unwrap_or(&first);
             let id = MessageId::new(format!("m{number}"))?;
             let mut message = Message::new(HandlerName::new(*handler)?, id, Kind::new(KIND)?, "{}");
             if let Some(key) = sent.ordering_key {
@@ -66,7 +75,44 @@ impl World {
             moved: Mutex::default(),
             history: Mutex::new(history),
             calls: Mutex::default(),
+            settlements: Mutex::default(),
         })
+    }
+
+    /// Which ordering key, of which handler, messages have, but for those that are only recorded.
+    pub(crate) fn ordering_keys(&self) -> BTreeMap<Key, String> {
+        let all = self.messages.iter();
+        let ordered = all.filter(|message| message.handler().as_str() != AUDIT);
+        let keys = ordered.filter_map(|message| {
+            let ordering_key = message.ordering_key()?;
+            let both = format!("{}/{}", message.handler(), ordering_key.as_str());
+            Some((message.key().clone(), both))
+        });
+        keys.collect()
+    }
+
+    /// Which messages come before a message in the broker's order, of those that have its ordering key.
+    pub(crate) fn earlier(&self, keys: &BTreeMap<Key, String>) -> BTreeMap<Key, Vec<Key>> {
+        let mut earlier = BTreeMap::new();
+        if !self.scenario.settings.keeps_order {
+            return earlier;
+        }
+        let mut queued: Vec<_> = self.scenario.queued(false).collect();
+        queued.sort_by_key(|(_, delivered)| delivered.at);
+        let mut seen: BTreeMap<&String, Vec<Key>> = BTreeMap::new();
+        for (_, delivered) in queued {
+            let message = self.messages.get(delivered.message);
+            let Some((key, ordering_key)) = message.and_then(|it| keys.get_key_value(it.key()))
+            else {
+                continue;
+            };
+            let before = seen.entry(ordering_key).or_default();
+            if !before.contains(key) {
+                earlier.insert(key.clone(), before.clone());
+                before.push(key.clone());
+            }
+        }
+        earlier
     }
 
     /// Microseconds since the beginning, by the runtime's clock.
@@ -111,6 +157,14 @@ impl World {
         history
     }
 
+    /// Whether the store refuses the next settlements.
+    pub(crate) fn refuses(&self) -> bool {
+        let count = self.settlements.lock();
+        let mut count = count.unwrap_or_else(PoisonError::into_inner);
+        *count += 1;
+        !self.is_calm() && self.scenario.refusals.contains(&(*count - 1))
+    }
+
     /// What goes wrong with the next call of an operation.
     pub(crate) fn next_fault(&self, operation: Operation) -> Option<Wrong> {
         let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -130,6 +184,12 @@ impl World {
                 (true, 0) => Wrong::Delay(left),
                 (true, _) => Wrong::Late(left),
             });
+        }
+        let mut slow = self.scenario.slow_claims.iter();
+        if operation == Operation::Claim
+            && let Some(slow) = slow.find(|slow| (slow.from..slow.to).contains(&now))
+        {
+            return Some(Wrong::Slow(slow.by));
         }
         let mut faults = self.scenario.faults.iter();
         let fault = faults.find(|fault| fault.operation == operation && fault.call == call)?;

@@ -2,7 +2,8 @@
 
 use inbox::{Key, Summary, receiver};
 
-use super::{History, PartId, Run, RunEnd};
+use super::{Accepted, History, PartId, Run, RunEnd};
+use crate::world::{AUDIT, REJECTED};
 
 impl History {
     /// A handler begins; answers which run of the message it is.
@@ -14,6 +15,7 @@ impl History {
             self.violated("only what was accepted", key.to_string());
             return 0;
         };
+        let now = self.now;
         let is_batched = self.terms.batches == Some(key.handler.as_str());
         let order = message.order;
         let earlier = message
@@ -41,6 +43,7 @@ impl History {
             Some(grant) if grant.part == *part && (grant.run.is_none() || is_batched) => {
                 grant.run = Some(Run {
                     end: None,
+                    began: now,
                     was_stopped: false,
                     was_cut: false,
                 });
@@ -48,6 +51,7 @@ impl History {
             }
             _ => false,
         };
+        self.suspects_run_alone(part, key, token);
         self.check("runs under its own lease", holds, || {
             format!("{part} ran {key}")
         });
@@ -99,6 +103,7 @@ impl History {
     ) {
         self.trace(|| format!("{part} ends {key} under {token}: {end:?}"));
         let (now, blocked) = (self.now, self.blocked);
+        self.renewals_are_repeated(part);
         self.last_ends.insert(part.clone(), now);
         let stopped = self.stops.get(part).is_some_and(|over| *over <= now);
         // It waits for its own claim, which may have taken the message, and may have to ask again after that.
@@ -169,6 +174,7 @@ impl History {
         let (accepted, duplicates) = (summary.accepted, summary.duplicates);
         let told = counts.accepted + counts.duplicates;
         let adds_up = summary.received == taken
+            && counts.rejected <= summary.rejected
             && accepted <= counts.accepted
             && duplicates <= counts.duplicates
             && told.saturating_sub(accepted + duplicates) <= summary.abandoned();
@@ -197,9 +203,16 @@ impl History {
 
     /// The keys that were accepted and have come to no end.
     pub(crate) fn unfinished(&self) -> Vec<Key> {
-        let unfinished = self.messages.iter().filter(|(_, all)| {
+        let unfinished = self.messages.iter().filter(|(key, all)| {
             let last = all.last();
-            last.is_some_and(|message| message.finished.is_none())
+            // A dead letter is left pending if its delivery was a message when it came again. What is only recorded
+            // is, when it is purged, and then stored by a call that was given up long before.
+            let is_left = |message: &Accepted| match key.handler.as_str() {
+                REJECTED => true,
+                AUDIT => message.is_orphan,
+                _ => false,
+            };
+            last.is_some_and(|message| message.finished.is_none() && !is_left(message))
         });
         unfinished.map(|(key, _)| key.clone()).collect()
     }

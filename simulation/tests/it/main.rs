@@ -65,6 +65,18 @@ fn every_flaw_breaks_the_rule_that_is_there_for_it() {
             Flaw::LosesRetries | Flaw::EndlessLeases | Flaw::LosesMessages => "nothing is stuck",
             Flaw::ForgetsCompletions => "final is final",
             Flaw::HandsOutTwice => "tokens grow",
+            Flaw::DeliversBackwards => "stored in the broker's order",
+            Flaw::HidesBytes => "rejected as it was told to",
+            Flaw::ForgetsRecords => "recorded before it is acknowledged",
+            Flaw::ForgetsRejected => "kept before it is acknowledged",
+            Flaw::HandsOutRecords => "what is recorded is not handed out",
+            Flaw::RefusedIsDone => "what is refused stays what it is",
+            Flaw::GivesUpAtOnce => "given up when nobody came",
+            Flaw::HidesCrashes => "a suspect runs by itself",
+            Flaw::ForgetsLateClaims => "a late claim is handed back",
+            Flaw::StopsRenewing => "leases are renewed",
+            Flaw::RenewsLate => "failed renewals are repeated",
+            Flaw::PanicsAtTwo => "no panic ends a part",
         };
         found(flaw, rule);
     }

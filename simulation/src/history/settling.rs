@@ -1,0 +1,192 @@
+//! Outcomes: what may be settled, and what of it counts.
+
+use inbox::{Outcome, Settled, Settlement};
+
+use super::{Accepted, Grant, History, PartId, RunEnd};
+use crate::world::{AUDIT, REJECTED};
+
+impl History {
+    /// Before the settlements are sent.
+    pub(crate) fn settling(&mut self, part: &PartId, settlements: &[Settlement]) {
+        for settlement in settlements {
+            let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
+            let name = name_of(&settlement.outcome);
+            self.trace(|| format!("{part} settles {key} under {token}: {name}"));
+            self.settles_late(settlement);
+            let attempts = self.terms.attempts;
+            let mut all = self.messages.get(key).into_iter().flatten();
+            let granted =
+                |message: &&Accepted| message.grants.iter().any(|grant| grant.token == token);
+            let Some(message) = all.find(granted) else {
+                self.violated("only what was claimed", format!("{part} settled {key}"));
+                continue;
+            };
+            let own = |grant: &&Grant| grant.part == *part;
+            // A replay is to be run, whatever came of it before.
+            let since = message.since_replay();
+            let is_since = since.iter().any(|grant| grant.token == token);
+            let grants = if is_since { since } else { &message.grants };
+            let ends: Vec<_> = grants
+                .iter()
+                .filter(own)
+                .filter_map(|grant| grant.run.as_ref()?.end)
+                .collect();
+            let mut grants = message.grants.iter();
+            let Some(grant) = grants.find(|grant| grant.token == token).cloned() else {
+                continue;
+            };
+            let is_used_up = grant.started >= attempts;
+            self.stays_what_it_is(&grant, settlement);
+            // What is final as soon as it is stored has no handler.
+            match key.handler.as_str() {
+                AUDIT => {
+                    let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
+                    self.check("recorded as processed", is_processed, || {
+                        format!("{key}: {name}")
+                    });
+                    continue;
+                }
+                REJECTED => {
+                    let is_dead = matches!(settlement.outcome, Outcome::Dead { .. });
+                    self.check("kept as dead", is_dead, || format!("{key}: {name}"));
+                    continue;
+                }
+                _ if &*part.name == "janitor" => {
+                    self.is_given_up_rightly(&grant, settlement);
+                    continue;
+                }
+                _ => {}
+            }
+            let fits = match (&grant.run, &settlement.outcome) {
+                // Handed back, its attempts used up, or with the outcome of an earlier run here.
+                (None, Outcome::Release | Outcome::Defer { .. }) => true,
+                (None, Outcome::Dead { .. }) => is_used_up || ends.contains(&RunEnd::Dead),
+                (None, Outcome::Processed { .. }) => ends.contains(&RunEnd::Done),
+                (None, Outcome::Retry { .. }) => !ends.is_empty(),
+                (Some(run), outcome) => match (run.end, outcome) {
+                    (None, _) => false,
+                    (Some(RunEnd::Done), Outcome::Processed { .. }) => true,
+                    (Some(RunEnd::Done), _) => false,
+                    (Some(_), Outcome::Processed { .. }) => false,
+                    (Some(RunEnd::Dead), Outcome::Dead { .. }) => true,
+                    (Some(RunEnd::Dead), outcome) => matches!(outcome, Outcome::Release),
+                    (Some(RunEnd::Defer), outcome) => {
+                        matches!(outcome, Outcome::Defer { .. } | Outcome::Release)
+                    }
+                    (Some(_), Outcome::Dead { .. }) => is_used_up,
+                    (Some(_), _) => true,
+                },
+            };
+            let end = grant.run.as_ref().map(|run| run.end);
+            self.check("settled as it ended", fits, || {
+                format!("{part} settled {key} as {name} after {end:?}")
+            });
+            let run = grant.run.as_ref();
+            let was_stopped =
+                run.is_some_and(|run| run.was_stopped && run.end != Some(RunEnd::Dead));
+            let is_charged = matches!(
+                settlement.outcome,
+                Outcome::Retry { .. } | Outcome::Dead { .. }
+            );
+            let was_cut = run.is_some_and(|run| run.was_cut && run.end != Some(RunEnd::Dead));
+            self.check(
+                "an outage costs no attempt",
+                !was_cut || !is_charged || self.terms.drifts,
+                || format!("{part} settled {key} as {name} after {end:?}"),
+            );
+            self.check(
+                "a shutdown costs no attempt",
+                !was_stopped || !is_charged,
+                || format!("{part} settled {key} as {name} after {end:?}"),
+            );
+        }
+    }
+
+    pub(crate) fn settled(&mut self, part: &PartId, settlements: &[Settlement], all: &[Settled]) {
+        for (settlement, settled) in settlements.iter().zip(all) {
+            let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
+            let (now, store_now, retention) = (self.now, self.store_now, self.terms.retention);
+            self.trace(|| format!("{part} settled {key} under {token}: {settled:?}"));
+            let is_lost_with_its_run = token < self.run_lost_before(key);
+            let Some(message) = self.current(key) else {
+                continue;
+            };
+            let may_be_taken = message.changed_after == message.grants.len();
+            let Some(last) = message.grants.last_mut() else {
+                continue;
+            };
+            let is_newest = last.token == token;
+            let finished = message.finished;
+            let may_be_gone = finished.is_some_and(|finished| store_now - finished >= retention);
+            match settled {
+                Settled::Done if is_newest && last.outcome.is_none() => {
+                    last.outcome = Some(name_of(&settlement.outcome));
+                    last.settled = Some(now);
+                    last.due = match settlement.outcome {
+                        Outcome::Retry { after, .. } | Outcome::Defer { after, .. } => {
+                            let after = i64::try_from(after.as_micros()).unwrap_or(i64::MAX);
+                            Some(store_now.saturating_add(after))
+                        }
+                        _ => Some(store_now),
+                    };
+                    if matches!(
+                        settlement.outcome,
+                        Outcome::Processed { .. } | Outcome::Dead { .. }
+                    ) {
+                        message.finished = Some(store_now);
+                    }
+                }
+                Settled::Done => {
+                    self.check("a stale token changes nothing", is_newest, || {
+                        format!("{part} settled {key} under {token}")
+                    });
+                }
+                Settled::LeaseLost => {
+                    self.check(
+                        "the newest token counts",
+                        !is_newest || may_be_gone || may_be_taken || is_lost_with_its_run,
+                        || key.to_string(),
+                    );
+                }
+                Settled::Refused(invalid) => {
+                    let has_result =
+                        matches!(settlement.outcome, Outcome::Processed { result: Some(_) });
+                    self.check("nothing is refused", has_result, || {
+                        format!("{key}: {invalid}")
+                    });
+                }
+            }
+        }
+    }
+
+    pub(crate) fn told_settled(&mut self, part: &PartId, asked: &[Settlement], all: &[Settled]) {
+        for (settlement, settled) in asked.iter().zip(all) {
+            match settled {
+                Settled::Done => {}
+                Settled::LeaseLost => continue,
+                Settled::Refused(_) => {
+                    self.told_refused(settlement);
+                    continue;
+                }
+            }
+            let is_processed = matches!(settlement.outcome, Outcome::Processed { .. });
+            let counts = self.counts.entry(part.clone()).or_default();
+            counts.processed += u64::from(is_processed);
+            let is_record = settlement.lease.key.handler.as_str() == AUDIT;
+            counts.accepted += u64::from(is_record);
+            if let Some(grant) = self.grant(&settlement.lease) {
+                grant.is_answered = true;
+            }
+        }
+    }
+}
+
+pub(super) fn name_of(outcome: &Outcome) -> &'static str {
+    match outcome {
+        Outcome::Processed { .. } => "processed",
+        Outcome::Retry { .. } => "retry",
+        Outcome::Dead { .. } => "dead",
+        Outcome::Release => "released",
+        Outcome::Defer { .. } => "deferred",
+    }
+}

@@ -1,0 +1,121 @@
+//! The inline consumer, and those who call it.
+
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use inbox::{
+    CancellationToken, InlineConsumer,
+    inline::{Consumed, OnBusy},
+};
+use tokio::time::{sleep, sleep_until, timeout};
+
+use super::{SLACK, after_dead, millis, retry, seen, stopping, terms};
+use crate::{handler::handle, history::PartId, world::World};
+
+/// An inline consumer, and the deliveries that come to it.
+pub(crate) async fn inline(
+    world: Arc<World>,
+    waiting: Arc<Inline>,
+    part: PartId,
+    stop: CancellationToken,
+) {
+    let settings = &world.scenario.settings;
+    let Ok(terms) = terms(&world, &part) else {
+        let mut history = world.history();
+        return history.violated("valid settings", part.to_string());
+    };
+    let consumer = InlineConsumer::new(seen(&world, &part), terms)
+        .retry(retry(&world))
+        .after_dead(after_dead(&world))
+        .on_busy(OnBusy::Wait(millis(1_000)))
+        .store_timeout(millis(settings.store_timeout));
+    let mut tasks = tokio::task::JoinSet::new();
+    for (place, delivered) in world.scenario.deliveries.iter().enumerate() {
+        let Some(caller) = delivered.inline else {
+            continue;
+        };
+        let (world, part, consumer) = (world.clone(), part.clone(), consumer.clone());
+        let (waiting, stop, delivered) = (waiting.clone(), stop.clone(), delivered.clone());
+        tasks.spawn(async move {
+            sleep_until(world.at(delivered.at)).await;
+            while !stop.is_cancelled() && !waiting.is_over(place) {
+                let is_last = waiting.comes(place, caller.times);
+                if deliver(&world, &part, &consumer, delivered.message, caller.leaves).await
+                    || is_last
+                {
+                    waiting.over(place);
+                }
+                sleep(millis(500)).await;
+            }
+        });
+    }
+    let told = stopping(&world, &part, &stop, settings.drain_limit).await;
+    consumer.drain(millis(settings.drain_limit)).await;
+    let limit = settings.drain_limit * 1_000 + 5_000_000 + SLACK;
+    world.history().ended_within(&part, told, limit);
+}
+
+/// How often inline deliveries have come; `None` of those that need not come again.
+#[derive(Default)]
+pub(crate) struct Inline(Mutex<BTreeMap<usize, Option<u32>>>);
+
+impl Inline {
+    fn counts(&self) -> MutexGuard<'_, BTreeMap<usize, Option<u32>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn is_over(&self, place: usize) -> bool {
+        self.counts().get(&place) == Some(&None)
+    }
+
+    /// Answers whether it is the last time.
+    fn comes(&self, place: usize, times: Option<u32>) -> bool {
+        let mut counts = self.counts();
+        let count = counts.entry(place).or_insert(Some(0)).get_or_insert(0);
+        *count += 1;
+        times.is_some_and(|times| *count >= times)
+    }
+
+    fn over(&self, place: usize) {
+        self.counts().insert(place, None);
+    }
+}
+
+/// Answers whether another delivery could not change anything.
+async fn deliver(
+    world: &Arc<World>,
+    part: &PartId,
+    consumer: &InlineConsumer,
+    message: usize,
+    leaves: Option<u64>,
+) -> bool {
+    let Some(message) = world.messages.get(message) else {
+        return true;
+    };
+    let run = async |leased| {
+        let (world, part) = (world.clone(), part.clone());
+        handle(world, part, leased, CancellationToken::new()).await
+    };
+    let consuming = consumer.consume(message, run);
+    let consumed = match leaves.filter(|_| !world.is_calm()) {
+        None => consuming.await,
+        Some(after) => match timeout(millis(after), consuming).await {
+            Ok(consumed) => consumed,
+            Err(_) => {
+                world.history().disturbed(0);
+                world.history().caller_left(part, message.key());
+                return false;
+            }
+        },
+    };
+    world
+        .history()
+        .trace(|| format!("{part} consumed {}: {consumed:?}", message.key()));
+    match consumed {
+        Ok(Consumed::Busy { .. } | Consumed::Blocked) => false,
+        Ok(_) => true,
+        Err(error) => error.is_final(),
+    }
+}
