@@ -76,6 +76,7 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use axum::{
     Router,
+    body::Body,
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
@@ -90,7 +91,7 @@ use self::{
     turns::Turns,
 };
 pub use crate::Token;
-use crate::{BodyBudget, Guard, body::Reading};
+use crate::{BodyBudget, Guard, body::Reading, linger::Lingering};
 
 /// How long a body may take to arrive.
 const READ_TIME: Duration = Duration::from_secs(30);
@@ -168,6 +169,7 @@ impl Api {
                 openapi::PATH,
                 get(openapi::document).fallback(method_not_allowed),
             )
+            .route_layer(middleware::map_request(lingering))
             .with_state(shared)
     }
 
@@ -188,6 +190,12 @@ fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 5] {
         ("/v1/extend", post(extend::extend)),
         ("/v1/begin", post(begin::begin)),
     ]
+}
+
+async fn lingering(request: Request) -> Request {
+    let (parts, body) = request.into_parts();
+    let body = Lingering::new(parts.version, &parts.headers, body);
+    Request::from_parts(parts, Body::new(body))
 }
 
 /// Before anything of the body is read.

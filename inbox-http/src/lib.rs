@@ -83,6 +83,7 @@ mod body;
 mod budget;
 mod guard;
 pub mod idempotency;
+mod linger;
 pub mod problem;
 mod telemetry;
 #[cfg(feature = "times")]

@@ -31,6 +31,7 @@ use super::{
 };
 use crate::{
     body::{BoxError, ReplyBody, Taken, take},
+    linger::Lingering,
     telemetry,
 };
 
@@ -115,6 +116,7 @@ where
             }
             Err(detail) => Refusal::KeyMalformed(detail),
         };
+        drop(Lingering::new(parts.version, &parts.headers, body));
         let response = layer.refuse(refusal);
         Box::pin(async move { Ok(response) })
     }
@@ -189,9 +191,11 @@ impl<U: Unit> IdempotencyLayer<U> {
         S::Future: Send,
         S::Error: fmt::Display + Send + 'static,
         B: Body + From<Bytes> + Send + 'static,
+        B::Data: Send,
         R: Body<Data = Bytes> + Unpin + Send + 'static,
     {
         let settings = &self.settings;
+        let body = Lingering::new(parts.version, &parts.headers, body);
         let body = settings.reading.read(body).await;
         let (body, share) = body.map_err(Refusal::from)?.into_parts();
         let fingerprint = fingerprint(settings, &parts, &body);

@@ -9,7 +9,7 @@ use std::{
 };
 
 use bytes::Bytes;
-use http::{HeaderMap, HeaderValue, Method, Request, Response, header};
+use http::{HeaderMap, HeaderValue, Method, Request, Response, header, request::Parts};
 use http_body::Body;
 use http_body_util::Full;
 use inbox::Message;
@@ -22,7 +22,7 @@ use super::{
     events::{Events, content_type},
     verify::Delivery,
 };
-use crate::{budget::Share, telemetry, uri};
+use crate::{budget::Share, linger::Lingering, telemetry, uri};
 
 /// Receives webhooks on the paths of a [`WebhookReceiver`]. Always ready. Cloning is cheap.
 #[derive(Clone)]
@@ -39,26 +39,32 @@ impl WebhookService {
         }
     }
 
-    async fn answer<B: Body>(self, request: Request<B>) -> Response<Full<Bytes>> {
-        let path = request.uri().path();
+    async fn answer<B>(self, request: Request<B>) -> Response<Full<Bytes>>
+    where
+        B: Body + Send + 'static,
+        B::Data: Send,
+    {
+        let (parts, body) = request.into_parts();
+        let body = Lingering::new(parts.version, &parts.headers, body);
+        let path = parts.uri.path();
         let found = self.receiver.endpoints.get_key_value(path);
         let Some((path, endpoint)) = found else {
             return refuse("unknown", Refusal::UnknownEndpoint);
         };
-        match self.receive(endpoint, path, request).await {
+        match self.receive(endpoint, path, &parts, body).await {
             Ok(response) => response,
             Err(refusal) => refuse(path, refusal),
         }
     }
 
-    async fn receive<B: Body>(
+    async fn receive(
         &self,
         endpoint: &Endpoint,
         path: &str,
-        request: Request<B>,
+        parts: &Parts,
+        body: impl Body,
     ) -> Result<Response<Full<Bytes>>, Refusal> {
         let receiver = &self.receiver;
-        let (parts, body) = request.into_parts();
         if parts.method != Method::POST {
             return Err(Refusal::MethodNotAllowed);
         }
@@ -72,7 +78,7 @@ impl WebhookService {
             return Err(Refusal::Encoded);
         }
         let head = Delivery {
-            uri: uri::sent(&parts),
+            uri: uri::sent(parts),
             headers: &parts.headers,
             body: &Bytes::new(),
         };

@@ -15,5 +15,7 @@ mod idempotency;
 mod logged;
 mod more_places;
 mod places;
+#[cfg(feature = "api")]
+mod refused;
 mod server;
 mod webhooks;
