@@ -266,6 +266,10 @@ pub trait Operate: Send + Sync {
     /// Deletes exactly those of `keys` that are still as `request` says, and returns how many;
     /// its limit does not apply. Rows that [`expired`](Self::expired) reported as corrupt are not
     /// among `keys` and stay.
+    ///
+    /// A message that was replayed while it was being archived, and is final again, is not as it was
+    /// archived. Who asks for messages that are older than those of [`expired`](Self::expired) by the time that has
+    /// passed since its answer leaves it alone, as the janitor does.
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64>;
 
     /// Drops payload and result of messages that `request` selects and that have either still, the

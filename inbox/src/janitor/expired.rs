@@ -3,6 +3,7 @@
 use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt as _;
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::{Archiver, Janitor, NO_ANSWER, Retention, Sweep, SweepError, unless_given_up};
@@ -12,6 +13,7 @@ use crate::{HandlerName, Key, PurgeRequest, Result, State, pace::Slices};
 const CORRUPT_LIMIT: u32 = 10_000;
 
 /// Messages that have been final for long enough.
+#[derive(Clone, Copy)]
 struct Group<'a> {
     /// Of all handlers if it is none.
     handler: Option<&'a HandlerName>,
@@ -138,6 +140,7 @@ impl Janitor {
             let expired = group.request(limit)?;
             let listing = || self.operate.expired(&expired);
             let listing = self.ask(shutdown, "expired", listing).await?;
+            let listed = Instant::now();
             slices.saw(&listing.records);
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
             for row in listing.corrupt.iter().skip(corrupt as usize) {
@@ -159,7 +162,13 @@ impl Janitor {
                     None => Err(NO_ANSWER.into()),
                 }
                 .map_err(SweepError::Archiver)?;
-                let purging = || self.operate.purge_archived(&expired, &keys);
+                // What was listed has grown older since. What has not was replayed, and is final again:
+                // not as it was archived.
+                let purging = || async {
+                    let age = group.age.saturating_add(listed.elapsed());
+                    let archived = Group { age, ..*group }.request(limit)?;
+                    self.operate.purge_archived(&archived, &keys).await
+                };
                 step = self.ask(shutdown, "purge_archived", purging).await?;
                 sweep.add(group.state, step);
             }

@@ -121,6 +121,55 @@ async fn what_is_deleted_was_archived() {
     assert_eq!(spy.records().await.len(), 30);
 }
 
+/// While the first page lies with it, an operator replays a message of it, which is processed again.
+struct Slow {
+    shelf: Shelf,
+    spy: Arc<Spy>,
+}
+
+#[async_trait]
+impl Archiver for Slow {
+    async fn archive(&self, records: &[Record]) -> Result<(), Box<dyn Error + Send + Sync>> {
+        let is_first = self.shelf.calls.load(SeqCst) == 0;
+        self.shelf.archive(records).await?;
+        if is_first {
+            let inner = &self.spy.inner;
+            let replayed = inner.replay(&records[0].key, &Edit::default()).await?;
+            assert_eq!(replayed, Intervention::Done);
+            let lease = begin(&self.spy, records[0].key.id.as_str()).await;
+            let result = Some("second".into());
+            let outcome = Outcome::Processed { result };
+            assert_eq!(inner.settle_one(&lease, outcome).await?, Settled::Done);
+            let long = Duration::from_secs(60);
+            self.spy.clock.advance(long);
+            tokio::time::sleep(long).await;
+        }
+        Ok(())
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_final_again_behind_its_archiving_is_archived_again() {
+    let spy = Arc::new(filled().await);
+    spy.clock.advance(DAY);
+    let shelf = Shelf::default();
+    let slow = Slow {
+        shelf: shelf.clone(),
+        spy: spy.clone(),
+    };
+    // Shorter than the archiver takes.
+    let retention = Duration::from_secs(1);
+    let janitor = keeping(&spy, retention, DAY)
+        .archiver(slow)
+        .build()
+        .unwrap();
+    assert_eq!(janitor.sweep().await.unwrap().processed, 10);
+    let kept = shelf.kept.lock().unwrap().clone();
+    let results = kept.iter().filter(|record| record.result.is_some());
+    // Ten were dead, and one comes twice.
+    assert_eq!((kept.len(), results.count()), (21, 1));
+}
+
 /// Notes how many bytes of payloads it was given at a time.
 struct Scales(Arc<Mutex<Vec<usize>>>);
 
