@@ -30,12 +30,14 @@ const { values: text } = parseArgs({
     messages: { type: 'string', default: '1000' },
     payload: { type: 'string', default: '1024' },
     batch: { type: 'string', default: '500' },
+    handling: { type: 'string', default: '0' },
     settings: { type: 'string', default: 'default' },
   },
 });
 const messages = Number(text.messages);
 const payload = Number(text.payload);
 const batch = Number(text.batch);
+const handling = Number(text.handling);
 if (!text.url || !(text.settings in BATCH_SIZES)) {
   throw new Error('needs --url and known --settings');
 }
@@ -114,6 +116,9 @@ async function drain() {
     aggregateType: 'bench',
     messageType: 'event',
     handle: async () => {
+      if (handling > 0) {
+        await sleep(handling);
+      }
       handled += 1;
     },
   };

@@ -7,6 +7,8 @@ mod program;
 mod server;
 mod table;
 
+use std::time::Duration;
+
 use anyhow::{Result, ensure};
 use clap::{Args, ValueEnum};
 
@@ -32,6 +34,9 @@ pub(crate) struct Options {
     /// Messages per run; slow peers get a part of it
     #[arg(long, default_value_t = 50_000, value_parser = clap::value_parser!(u64).range(100..))]
     messages: u64,
+    /// Milliseconds that each handler waits; where a batch is handled by the caller, all of it at the same time
+    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1_000))]
+    handling: u64,
     /// Runs of each, in turns, of which the median counts
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
     runs: u32,
@@ -56,6 +61,8 @@ struct Load {
     messages: u64,
     payload: usize,
     batch: u32,
+    /// How long each handler waits.
+    handling: Duration,
 }
 
 pub(crate) async fn measure(
@@ -78,6 +85,7 @@ pub(crate) async fn measure(
         messages: options.messages,
         payload,
         batch,
+        handling: Duration::from_millis(options.handling),
     };
     let mut server = Server::start(options.server, &options.appendfsync).await?;
     let about = server.about().await?;

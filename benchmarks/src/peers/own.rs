@@ -1,4 +1,4 @@
-//! The inbox itself: its receive, and its processor with a handler that does nothing.
+//! The inbox itself: its receive, and its processor with a handler that does nothing, or waits.
 
 use std::{
     convert::Infallible,
@@ -110,8 +110,12 @@ async fn drain(store: &Arc<dyn Inbox>, processors: usize, load: Load) -> Result<
     let start = Instant::now();
     let mut running = Vec::with_capacity(processors);
     for _ in 0..processors {
-        let router = Router::new(handler()?)
-            .fallback_handler(|_: Context| async { Ok::<_, Infallible>(()) });
+        let router = Router::new(handler()?).fallback_handler(move |_: Context| async move {
+            if !load.handling.is_zero() {
+                tokio::time::sleep(load.handling).await;
+            }
+            Ok::<_, Infallible>(())
+        });
         let processor = Processor::builder(Arc::clone(store))
             .router(router)
             .concurrency(2 * load.batch as usize)

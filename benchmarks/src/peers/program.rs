@@ -73,6 +73,7 @@ impl Program {
             .args(["--messages", &load.messages.to_string()])
             .args(["--payload", &load.payload.to_string()])
             .args(["--batch", &load.batch.to_string()])
+            .args(["--handling", &load.handling.as_millis().to_string()])
             .stderr(Stdio::inherit())
             .output()
             .await?;

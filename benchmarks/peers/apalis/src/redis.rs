@@ -34,10 +34,10 @@ pub(crate) async fn measure(run: &Run, settings: Settings) -> Result<()> {
 
     async fn handle(event: Event, handled: Data<Handled>) -> Result<(), BoxDynError> {
         drop(event);
-        handled.one();
+        handled.one().await;
         Ok(())
     }
-    let handled = Handled::default();
+    let handled = run.handled();
     let worker = WorkerBuilder::new("bench")
         .backend(storage)
         .data(handled.clone())

@@ -7,7 +7,7 @@ use awa::{
     Client, InsertOpts, JobArgs, JobResult, QueueConfig,
     model::{QueueStorage, QueueStorageConfig, insert, migrations},
 };
-use peer_common::{Handled, Run, until};
+use peer_common::{Run, until};
 use serde::{Deserialize, Serialize};
 use sqlx::postgres::PgPoolOptions;
 
@@ -81,15 +81,18 @@ async fn main() -> Result<()> {
     })
     .await?;
 
-    let handled = Handled::default();
+    let handled = run.handled();
     let client = {
         let handled = handled.clone();
         Client::builder(pool.clone())
             .queue(QUEUE, config)
             .register::<Event, _, _>(move |event: Event, _| {
                 drop(event);
-                handled.one();
-                async { Ok(JobResult::Completed) }
+                let handled = handled.clone();
+                async move {
+                    handled.one().await;
+                    Ok(JobResult::Completed)
+                }
             })
             .build()?
     };

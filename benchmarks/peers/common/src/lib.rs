@@ -37,6 +37,9 @@ struct Arguments {
     /// Messages per call
     #[arg(long, default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..))]
     batch: u64,
+    /// Milliseconds that each handler waits
+    #[arg(long, default_value_t = 0)]
+    handling: u64,
     /// Which of the peer's settings
     #[arg(long, default_value = "default")]
     settings: String,
@@ -94,6 +97,15 @@ impl Run {
     #[must_use]
     pub fn batch(&self) -> u64 {
         self.arguments.batch
+    }
+
+    /// What counts handlers of this run, and how long they wait.
+    #[must_use]
+    pub fn handled(&self) -> Handled {
+        Handled {
+            number: Arc::default(),
+            handling: Duration::from_millis(self.arguments.handling),
+        }
     }
 
     /// Measures sending all messages, batch after batch, by a few tasks at the same time.
@@ -180,23 +192,34 @@ where
     }
 }
 
-/// Counts what the handlers did, which is nothing else.
-#[derive(Clone, Debug, Default)]
-pub struct Handled(Arc<AtomicU64>);
+/// What handlers do, which is to wait, if that, and to be counted.
+#[derive(Clone, Debug)]
+pub struct Handled {
+    number: Arc<AtomicU64>,
+    handling: Duration,
+}
 
 impl Handled {
-    /// One message more.
-    pub fn one(&self) {
-        self.0.fetch_add(1, Ordering::Relaxed);
+    /// Handles one message.
+    pub async fn one(&self) {
+        self.wait().await;
+        self.add(1);
     }
 
-    /// That many messages more.
+    /// As long as a handler, or as many as run at the same time.
+    pub async fn wait(&self) {
+        if !self.handling.is_zero() {
+            tokio::time::sleep(self.handling).await;
+        }
+    }
+
+    /// That many messages were handled.
     pub fn add(&self, number: u64) {
-        self.0.fetch_add(number, Ordering::Relaxed);
+        self.number.fetch_add(number, Ordering::Relaxed);
     }
 
     fn number(&self) -> u64 {
-        self.0.load(Ordering::Relaxed)
+        self.number.load(Ordering::Relaxed)
     }
 
     /// Waits until each of so many messages was handled once.

@@ -23,7 +23,7 @@ impl TaskHandler for Event {
 
     async fn run(self, context: WorkerContext) -> impl IntoTaskHandlerResult {
         if let Some(handled) = context.get_ext::<Handled>() {
-            handled.one();
+            handled.one().await;
         }
         Ok::<(), String>(())
     }
@@ -36,7 +36,7 @@ async fn main() -> Result<()> {
         "graphile_worker",
         include_str!("../Cargo.lock"),
     )?;
-    let handled = Handled::default();
+    let handled = run.handled();
     let options = WorkerOptions::default()
         .schema(SCHEMA)
         .add_extension(handled.clone())

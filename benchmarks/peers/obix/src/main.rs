@@ -9,7 +9,7 @@ use sqlx::postgres::PgPoolOptions;
 /// Its jobs each hold a connection.
 const CONNECTIONS: u32 = 50;
 
-/// Does nothing.
+/// Only waits, if that.
 struct Handler(Handled);
 
 impl InboxHandler for Handler {
@@ -19,7 +19,7 @@ impl InboxHandler for Handler {
         _attempt: InboxAttempt,
     ) -> Result<InboxResult, Box<dyn std::error::Error + Send + Sync>> {
         let _payload: String = event.payload()?;
-        self.0.one();
+        self.0.one().await;
         Ok(InboxResult::Complete)
     }
 }
@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     let mut jobs = Jobs::init(config)
         .await
         .map_err(|error| anyhow!("{error}"))?;
-    let handled = Handled::default();
+    let handled = run.handled();
     let handler = Handler(handled.clone());
     let config = InboxConfig::new(JobType::new("bench"));
     let inbox: std::sync::Arc<Inbox> =

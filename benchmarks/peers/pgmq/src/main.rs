@@ -47,7 +47,7 @@ async fn main() -> Result<()> {
         "messages are missing"
     );
 
-    let handled = Handled::default();
+    let handled = run.handled();
     let batch = i32::try_from(run.batch())?;
     run.drain(async {
         let consumers: Vec<_> = (0..consumers)
@@ -71,6 +71,7 @@ async fn consume(queue: PGMQueueExt, batch: i32, handled: Handled) -> Result<()>
         }
         let ids: Vec<_> = messages.iter().map(|message| message.msg_id).collect();
         drop(messages);
+        handled.wait().await;
         let deleted = queue.delete_batch(QUEUE, &ids).await?;
         handled.add(u64::try_from(deleted)?);
     }

@@ -43,7 +43,7 @@ async fn main() -> Result<()> {
     .await?;
 
     let pool = PgPool::connect(run.url()).await?;
-    let handled = Handled::default();
+    let handled = run.handled();
     let mut working = Vec::new();
     for number in 0..consumers {
         let name = format!("consumer-{number}");
@@ -72,6 +72,7 @@ async fn consume(consumer: Consumer, batch: usize, handled: Handled) -> Result<(
         }
         let ids: Vec<_> = messages.iter().map(|message| message.id).collect();
         drop(messages);
+        handled.wait().await;
         let archived = consumer.archive_many(ids).await?;
         ensure!(archived.iter().all(|archived| *archived), "not archived");
         handled.add(u64::try_from(archived.len())?);

@@ -57,7 +57,7 @@ async fn main() -> Result<()> {
     })
     .await?;
 
-    let handled = Handled::default();
+    let handled = run.handled();
     run.drain(async {
         let workers: Vec<_> = (0..workers)
             .map(|_| tokio::spawn(work(pool.clone(), handled.clone())))
@@ -105,6 +105,7 @@ async fn work(pool: PgPool, handled: Handled) -> Result<()> {
             let _payload: &str = row.try_get(1)?;
             ids.push(row.try_get::<&str, _>(0)?);
         }
+        handled.wait().await;
         sqlx::query(FINISH)
             .bind(&ids)
             .bind(vec![None::<&str>; ids.len()])
