@@ -11,63 +11,98 @@ use tokio::sync::Notify;
 /// What one connection has been given and has not answered, in the order of the stream.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
-    /// By sequence and reply subject, which has the number of the attempt; whether it was dropped.
-    all: Mutex<BTreeMap<Ticket, bool>>,
+    inner: Mutex<Inner>,
     pub(crate) freed: Notify,
     pub(crate) dropped: Notify,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    /// By sequence and reply subject, which has the number of the attempt.
+    all: BTreeMap<Ticket, One>,
+    bytes: usize,
+}
+
+#[derive(Debug)]
+struct One {
+    bytes: usize,
+    dropped: bool,
+}
+
+/// How much is held, or may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Size {
+    pub(crate) count: usize,
+    pub(crate) bytes: usize,
 }
 
 /// A message's number in its stream, and where its answer goes.
 pub(crate) type Ticket = (u64, Subject);
 
 impl Held {
-    pub(crate) fn add(&self, ticket: Ticket) {
-        self.lock().insert(ticket, false);
+    /// Holds a message of so many bytes.
+    pub(crate) fn add(&self, ticket: Ticket, bytes: usize) {
+        let mut inner = self.lock();
+        let one = One {
+            bytes,
+            dropped: false,
+        };
+        let former = inner.all.insert(ticket, one);
+        inner.bytes = inner.bytes + bytes - former.map_or(0, |one| one.bytes);
     }
 
     /// It was answered.
     pub(crate) fn remove(&self, ticket: &Ticket) {
-        self.lock().remove(ticket);
+        let mut inner = self.lock();
+        let removed = inner.all.remove(ticket);
+        inner.bytes -= removed.map_or(0, |one| one.bytes);
+        drop(inner);
         self.freed.notify_one();
     }
 
     /// Nobody works on it any more; it is to be given back. One that was answered is not.
     pub(crate) fn give_up(&self, ticket: &Ticket) {
-        if let Some(dropped) = self.lock().get_mut(ticket) {
-            *dropped = true;
+        if let Some(one) = self.lock().all.get_mut(ticket) {
+            one.dropped = true;
             self.dropped.notify_one();
         }
     }
 
-    pub(crate) fn count(&self) -> usize {
-        self.lock().len()
+    pub(crate) fn size(&self) -> Size {
+        let inner = self.lock();
+        Size {
+            count: inner.all.len(),
+            bytes: inner.bytes,
+        }
     }
 
     /// What is to be extended.
     pub(crate) fn at_work(&self) -> Vec<Subject> {
-        let all = self.lock();
-        let at_work = all.iter().filter(|(_, dropped)| !**dropped);
+        let inner = self.lock();
+        let at_work = inner.all.iter().filter(|(_, one)| !one.dropped);
         at_work.map(|((_, reply), _)| reply.clone()).collect()
     }
 
     /// What is to be given back; it is held no longer.
     pub(crate) fn take_dropped(&self) -> Vec<Subject> {
         let mut taken = Vec::new();
-        self.lock().retain(|(_, reply), dropped| {
-            if *dropped {
+        let inner = &mut *self.lock();
+        inner.all.retain(|(_, reply), one| {
+            if one.dropped {
                 taken.push(reply.clone());
+                inner.bytes -= one.bytes;
             }
-            !*dropped
+            !one.dropped
         });
         taken
     }
 
     pub(crate) fn take_all(&self) -> Vec<Ticket> {
-        let all = std::mem::take(&mut *self.lock());
-        all.into_keys().collect()
+        let inner = std::mem::take(&mut *self.lock());
+        inner.all.into_keys().collect()
     }
 
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ticket, bool>> {
-        self.all.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

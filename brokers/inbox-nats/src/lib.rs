@@ -80,9 +80,11 @@
 //! mapping. The payload is shared with the client's buffer, not copied.
 //!
 //! # Flow control
-//! The source asks the server for as many messages as the receiver's `max_unacknowledged` leaves room for, and for
-//! more when a quarter of that is free again; never for more, nor for longer, than the consumer allows (`max_batch`,
-//! `max_expires`). The client holds nothing else, so other sources of the consumer get the rest.
+//! The source asks the server for as many messages as the receiver's `max_unacknowledged` and
+//! `max_unacknowledged_bytes` leave room for, and for more when a quarter of both is free again; never for more, nor
+//! for longer, than the consumer allows (`max_batch`, `max_bytes`, `max_expires`). A message that is larger than that by
+//! itself is asked for when nothing else is held. The client holds nothing else, so other sources of the
+//! consumer get the rest.
 //!
 //! # Rejection
 //! A rejected message is terminated, with the reason on servers since 2.10.4. The server publishes

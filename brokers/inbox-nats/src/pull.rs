@@ -13,7 +13,7 @@ use futures_util::{FutureExt as _, StreamExt as _};
 use inbox_source::SourceError;
 use tokio::time::{Instant, sleep_until};
 
-use crate::{error::transient, session::Session};
+use crate::{error::transient, held::Size, session::Session};
 
 /// How often the server says that it is there, while a request is open.
 const HEARTBEAT: Duration = Duration::from_secs(3);
@@ -24,17 +24,25 @@ const EXPIRES: Duration = Duration::from_secs(30);
 /// A request is made when this part of what may be held is free, so that one does not bring one message.
 const PART: usize = 4;
 
+/// What the server says when the next message has more bytes than a request may still bring.
+const TOO_LARGE: &str = "Message Size Exceeds MaxBytes";
+/// What newer ones say behind the last message of a request that has bytes left. The next request may be open by then.
+const COMPLETED: &str = "Batch Completed";
+
 /// One subscription, and at most one open request.
 pub(crate) struct Pull {
     consumer: PullConsumer,
     context: Context,
     subscriber: Subscriber,
     to: Subject,
-    /// How many messages the open request may still bring.
+    /// How many messages the open request may still bring, and bytes of them as they come.
     asked: usize,
+    asked_bytes: usize,
+    /// What the server has ended the last request for: the next message is larger than so many bytes.
+    too_few: Option<usize>,
     heard: Instant,
     /// The most that the consumer allows to ask for at a time, and how long such a request may be open.
-    most: usize,
+    most: Size,
     expires: Duration,
     /// Whether anything of the stream came.
     has_brought: bool,
@@ -46,8 +54,15 @@ impl Pull {
         consumer: PullConsumer,
     ) -> Result<Self, SourceError> {
         let config = &consumer.cached_info().config;
-        let most = usize::try_from(config.max_batch).unwrap_or_default();
-        let most = if most == 0 { usize::MAX } else { most };
+        // Zero is no limit.
+        let limit = |limit: i64| match usize::try_from(limit) {
+            Ok(0) | Err(_) => usize::MAX,
+            Ok(limit) => limit,
+        };
+        let most = Size {
+            count: limit(config.max_batch),
+            bytes: limit(config.max_bytes),
+        };
         let expires = match config.max_expires {
             Duration::ZERO => EXPIRES,
             longest => longest.min(EXPIRES),
@@ -60,6 +75,8 @@ impl Pull {
             subscriber: subscriber.map_err(|error| transient("subscribing", error))?,
             to,
             asked: 0,
+            asked_bytes: 0,
+            too_few: None,
             heard: Instant::now(),
             most,
             expires,
@@ -71,12 +88,13 @@ impl Pull {
     pub(crate) async fn next(
         &mut self,
         session: &Arc<Session>,
-        most: usize,
+        most: Size,
     ) -> Result<Message, SourceError> {
         loop {
-            let free = most.saturating_sub(session.held.count());
-            if self.asked == 0 && free > 0 && free >= most / PART {
-                self.ask(free).await?;
+            if self.asked == 0
+                && let Some(room) = self.room(session.held.size(), most)
+            {
+                self.ask(room).await?;
             }
             let silent = sleep_until(self.heard + SILENCE);
             tokio::select! {
@@ -115,10 +133,32 @@ impl Pull {
         self.asked > 0
     }
 
-    pub(crate) async fn ask(&mut self, count: usize) -> Result<(), SourceError> {
-        let count = count.min(self.most);
+    /// What to ask for, if it is worth a request. A message that has more bytes than may be held comes when nothing
+    /// else is.
+    fn room(&self, held: Size, most: Size) -> Option<Size> {
+        let free = Size {
+            count: most.count.saturating_sub(held.count),
+            bytes: most.bytes.saturating_sub(held.bytes),
+        };
+        if free.count < (most.count / PART).max(1) || free.bytes < (most.bytes / PART).max(1) {
+            return None;
+        }
+        let bytes = free.bytes.min(self.most.bytes);
+        match self.too_few {
+            Some(too_few) if bytes <= too_few => (held.count == 0).then_some(Size {
+                count: 1,
+                bytes: usize::MAX,
+            }),
+            _ => Some(Size { bytes, ..free }),
+        }
+    }
+
+    pub(crate) async fn ask(&mut self, room: Size) -> Result<(), SourceError> {
+        let count = room.count.min(self.most.count);
         let request = BatchConfig {
             batch: count,
+            // The server knows numbers of 64 bits with a sign; zero is no limit.
+            max_bytes: i64::try_from(room.bytes).map_or(0, |_| room.bytes),
             expires: Some(self.expires),
             // The server takes none that is longer than half of it.
             idle_heartbeat: HEARTBEAT.min(self.expires / 2),
@@ -128,6 +168,7 @@ impl Pull {
         asked.map_err(|error| transient("asking for messages", error))?;
         // Nothing is awaited between the request and this.
         self.asked = count;
+        self.asked_bytes = room.bytes;
         self.heard = Instant::now();
         Ok(())
     }
@@ -137,6 +178,11 @@ impl Pull {
         self.heard = Instant::now();
         if is_of_stream(&message) {
             self.asked = self.asked.saturating_sub(1);
+            self.asked_bytes = self.asked_bytes.saturating_sub(message.length);
+            if self.asked_bytes == 0 {
+                self.asked = 0;
+            }
+            self.too_few = None;
             self.has_brought = true;
             return Ok(Some(self.of_stream(message)));
         }
@@ -148,10 +194,15 @@ impl Pull {
                 self.asked = 0;
                 Ok(None)
             }
-            Some(status) => {
-                let said = message.description.unwrap_or_default();
-                Err(transient("receiving", format!("{status}: {said}")))
-            }
+            Some(status) => match message.description.unwrap_or_default() {
+                said if said == COMPLETED => Ok(None),
+                said if said == TOO_LARGE => {
+                    self.asked = 0;
+                    self.too_few = Some(self.asked_bytes);
+                    Ok(None)
+                }
+                said => Err(transient("receiving", format!("{status}: {said}"))),
+            },
         }
     }
 

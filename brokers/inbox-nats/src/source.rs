@@ -9,7 +9,7 @@ use tokio::{task::JoinHandle, time::timeout};
 use crate::{
     NatsDelivery, NatsOptions,
     envelope::envelope,
-    held::Ticket,
+    held::{Size, Ticket},
     options::invalid,
     pull::Pull,
     session::Session,
@@ -27,7 +27,8 @@ type Outcome<T> = Result<T, SourceError>;
 pub struct NatsSource {
     options: NatsOptions,
     mapping: Arc<Mapping>,
-    max_unacknowledged: usize,
+    /// As the receiver says.
+    flow: Size,
     open: Option<Open>,
     opening: Option<Opening>,
     /// What a former connection had, to be given back over the next one.
@@ -91,7 +92,10 @@ impl NatsSource {
         Ok(Self {
             options,
             mapping: Arc::new(mapping),
-            max_unacknowledged: 1000,
+            flow: Size {
+                count: 1000,
+                bytes: usize::MAX,
+            },
             open: None,
             opening: None,
             is_barren: false,
@@ -130,11 +134,9 @@ impl NatsSource {
         self.open.as_mut().ok_or_else(gone)
     }
 
-    fn most(&self) -> usize {
-        match self.is_barren {
-            true => 1,
-            false => self.max_unacknowledged,
-        }
+    fn most(&self) -> Size {
+        let count = if self.is_barren { 1 } else { self.flow.count };
+        Size { count, ..self.flow }
     }
 
     fn found(&mut self) -> Option<NatsDelivery> {
@@ -193,11 +195,11 @@ impl NatsSource {
 fn hold(session: &Session, message: &Message) -> Option<(Ticket, u64)> {
     let info = message.info().ok()?;
     let ticket = (info.stream_sequence, message.reply.clone()?);
-    session.held.add(ticket.clone());
+    session.held.add(ticket.clone(), message.length);
     Some((ticket, info.pending))
 }
 
-async fn open(options: &NatsOptions, most: usize, left: Option<Left>) -> Outcome<Open> {
+async fn open(options: &NatsOptions, most: Size, left: Option<Left>) -> Outcome<Open> {
     let (session, consumer) = Session::open(options).await?;
     let session = Arc::new(session);
     // Of a stream that was made again, the same numbers are other messages.
@@ -207,7 +209,7 @@ async fn open(options: &NatsOptions, most: usize, left: Option<Left>) -> Outcome
         let known = left.tickets.iter().map(|(sequence, _)| *sequence);
         found = unreadable::find(&session, &consumer, &known.collect(), left.look_from).await;
         for one in &found.messages {
-            session.held.add(one.ticket.clone());
+            session.held.add(one.ticket.clone(), one.envelope.bytes());
         }
     }
     let mut pull = Pull::new(&session, consumer).await?;
@@ -255,7 +257,10 @@ impl Source for NatsSource {
     }
 
     fn set_flow(&mut self, flow: Flow) {
-        self.max_unacknowledged = flow.max_unacknowledged.max(1);
+        self.flow = Size {
+            count: flow.max_unacknowledged.max(1),
+            bytes: flow.max_unacknowledged_bytes.max(1),
+        };
     }
 
     async fn close(&mut self) -> Outcome<()> {

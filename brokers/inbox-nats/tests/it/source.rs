@@ -20,7 +20,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::harness::{ACK_WAIT, CONSUMER, Nats, Outcome, consumer, dead};
+use crate::harness::{CONSUMER, Nats, Outcome, consumer, dead};
 
 /// A look into the stream that is refused takes five seconds, and a connection is lost before and behind it.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -78,6 +78,7 @@ async fn run(kind: Kind) -> Outcome {
     a_run_is_acknowledged(&server).await?;
     what_waits_is_extended_and_what_is_dropped_comes_again(&server).await?;
     no_more_is_asked_for_than_may_be_held(&server).await?;
+    no_more_bytes_are_asked_for_than_may_be_held(&server).await?;
     a_close_gives_back_at_once(&server).await?;
     after_a_cut_it_comes_again_at_once(&server).await?;
     a_rejected_message_goes_to_its_subject(&server).await?;
@@ -122,7 +123,14 @@ async fn a_run_is_acknowledged(server: &Nats) -> Outcome {
 
 async fn what_waits_is_extended_and_what_is_dropped_comes_again(server: &Nats) -> Outcome {
     let stream = "waits";
-    server.create(stream).await?;
+    // Extended in time by a machine that is slow.
+    let ack_wait = Duration::from_secs(12);
+    let config = pull::Config {
+        ack_wait,
+        ..consumer()
+    };
+    let made = server.create_stream(stream).await?;
+    made.create_consumer(config).await?;
     server.publish_numbers(stream, 2).await?;
     let mut source = source(server.options(stream)?);
     let first = next(&mut source).await?;
@@ -130,9 +138,9 @@ async fn what_waits_is_extended_and_what_is_dropped_comes_again(server: &Nats) -
     drop(next(&mut source).await?);
     let again = next(&mut source).await?;
     assert_eq!(text(&again), "2");
-    assert!(begin.elapsed() < ACK_WAIT, "{:?}", begin.elapsed());
+    assert!(begin.elapsed() < ack_wait, "{:?}", begin.elapsed());
     again.acknowledge().await?;
-    let more = timeout(ACK_WAIT * 3, source.next()).await;
+    let more = timeout(ack_wait * 2, source.next()).await;
     assert!(more.is_err(), "the first came again");
     first.acknowledge().await?;
     server.until(stream, (0, 0)).await?;
@@ -158,6 +166,40 @@ async fn no_more_is_asked_for_than_may_be_held(server: &Nats) -> Outcome {
     server.until(stream, (10, 7)).await?;
     drop((rest, some));
     source.close().await?;
+    Ok(())
+}
+
+/// But for one message that has more by itself.
+async fn no_more_bytes_are_asked_for_than_may_be_held(server: &Nats) -> Outcome {
+    // The second consumer allows fewer in one request than a message has.
+    for (stream, allowed) in [("flow-of-bytes", 0), ("flow-of-few-bytes", 20_000)] {
+        let config = pull::Config {
+            max_bytes: allowed,
+            ..consumer()
+        };
+        let made = server.create_stream(stream).await?;
+        made.create_consumer(config).await?;
+        let of = |bytes: usize| Envelope::new(stream, vec![b'x'; bytes]);
+        let mut all = vec![of(30_000); 10];
+        all.push(of(150_000));
+        all.extend(vec![of(30_000); 10]);
+        server.publish(stream, &all).await?;
+        let mut source = source(server.options(stream)?);
+        source.set_flow(Flow::new(1000, 500).with_max_unacknowledged_bytes(100_000));
+        let at_once = if allowed == 0 { 3 } else { 1 };
+        let taken = take(&mut source, at_once).await?;
+        let more = timeout(Duration::from_millis(1500), source.next()).await;
+        assert!(more.is_err());
+        server
+            .until(stream, (21 - at_once as u64, at_once as u64))
+            .await?;
+        assert!(NatsDelivery::acknowledge_all(taken).await.is_empty());
+        for _ in at_once..21 {
+            next(&mut source).await?.acknowledge().await?;
+        }
+        server.until(stream, (0, 0)).await?;
+        source.close().await?;
+    }
     Ok(())
 }
 
