@@ -59,6 +59,7 @@ pub(crate) fn router(shared: Arc<Shared>) -> Router {
             Arc::clone(&shared),
             guard::guard,
         ))
+        .layer(middleware::map_request(inbox_http::linger::lingering))
         .with_state(shared)
 }
 

@@ -76,7 +76,6 @@ use std::{fmt, sync::Arc, time::Duration};
 
 use axum::{
     Router,
-    body::Body,
     extract::{Request, State},
     middleware::{self, Next},
     response::{IntoResponse as _, Response},
@@ -91,7 +90,7 @@ use self::{
     turns::Turns,
 };
 pub use crate::Token;
-use crate::{BodyBudget, Guard, body::Reading, linger::Lingering};
+use crate::{BodyBudget, Guard, body::Reading, linger::lingering};
 
 /// How long a body may take to arrive.
 const READ_TIME: Duration = Duration::from_secs(30);
@@ -190,12 +189,6 @@ fn routes() -> [(&'static str, MethodRouter<Arc<Shared>>); 5] {
         ("/v1/extend", post(extend::extend)),
         ("/v1/begin", post(begin::begin)),
     ]
-}
-
-async fn lingering(request: Request) -> Request {
-    let (parts, body) = request.into_parts();
-    let body = Lingering::new(parts.version, &parts.headers, body);
-    Request::from_parts(parts, Body::new(body))
 }
 
 /// Before anything of the body is read.

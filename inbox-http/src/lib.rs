@@ -83,7 +83,8 @@ mod body;
 mod budget;
 mod guard;
 pub mod idempotency;
-mod linger;
+#[doc(hidden)]
+pub mod linger;
 pub mod problem;
 mod telemetry;
 #[cfg(feature = "times")]

@@ -41,6 +41,14 @@ where
     }
 }
 
+/// A request whose body is read to its end, or for a few seconds, also if it is refused: a middleware of axum's.
+#[cfg(feature = "axum")]
+pub async fn lingering(request: axum::extract::Request) -> axum::extract::Request {
+    let (parts, body) = request.into_parts();
+    let body = Lingering::new(parts.version, &parts.headers, body);
+    axum::extract::Request::from_parts(parts, axum::body::Body::new(body))
+}
+
 impl<B: Body + Send + 'static> Drop for Lingering<B>
 where
     B::Data: Send,
@@ -82,7 +90,7 @@ where
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.as_ref().is_none_or(|body| body.is_end_stream())
+        self.body.as_ref().is_none_or(Body::is_end_stream)
     }
 
     fn size_hint(&self) -> SizeHint {

@@ -6,6 +6,10 @@ use inbox::{
     WorkerName,
 };
 use inbox_dashboard::dashboard;
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::{TcpListener, TcpStream},
+};
 
 use crate::support::*;
 
@@ -180,4 +184,30 @@ async fn too_large_and_broken_bodies_are_refused() {
         let answer = submit(&router, "/discard", fields).await;
         assert_eq!(answer.status, StatusCode::BAD_REQUEST, "{fields:?}");
     }
+}
+
+/// A browser sends the whole form before it reads.
+#[tokio::test]
+async fn who_sends_a_form_that_is_too_large_is_told_so() {
+    let router = dashboard(memory().await).body_limit(1000).into_router();
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = tokio::spawn(async move { axum::serve(listener, router).await });
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let large = vec![b'x'; 4_000_000];
+    let head = format!(
+        "POST /discard HTTP/1.1\r\nhost: a\r\nsec-fetch-site: same-origin\r\n\
+         content-type: application/x-www-form-urlencoded\r\ncontent-length: {}\r\n\
+         connection: close\r\n\r\n",
+        large.len()
+    );
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let (begin, rest) = large.split_at(10_000);
+    stream.write_all(begin).await.unwrap();
+    stream.readable().await.unwrap();
+    stream.write_all(rest).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    assert!(answer.starts_with("HTTP/1.1 413 "), "{answer}");
+    server.abort();
 }
