@@ -8,6 +8,8 @@ use inbox::{
     receiver::{Source, SourceError},
 };
 
+use tokio::sync::watch;
+
 use crate::input;
 
 /// Real webhook bodies; see `data/NOTICE.md`.
@@ -16,12 +18,22 @@ const WEBHOOKS: &str = include_str!("../../../data/github-webhooks.ndjson");
 /// The deliveries, in the order in which the broker makes them.
 pub(super) struct Broker {
     deliveries: std::vec::IntoIter<Message>,
+    /// How many there are in all.
+    all: u64,
     pace: tokio::time::Interval,
+    /// How many workers are to be killed, and how many were.
+    kills: u64,
+    killed: watch::Receiver<u64>,
 }
 
 impl Broker {
     /// Every bundled webhook, one to three times, shuffled.
-    pub(super) fn new(handler: &HandlerName, random: &mut fastrand::Rng) -> Result<Self> {
+    pub(super) fn new(
+        handler: &HandlerName,
+        random: &mut fastrand::Rng,
+        kills: u32,
+        killed: watch::Receiver<u64>,
+    ) -> Result<Self> {
         let mut deliveries = Vec::new();
         for (number, line) in WEBHOOKS.lines().enumerate() {
             let message = input::cloud_event(line.as_bytes(), handler)
@@ -35,8 +47,11 @@ impl Broker {
         let mut pace = tokio::time::interval(Duration::from_millis(8));
         pace.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         Ok(Self {
+            all: deliveries.len() as u64,
             deliveries: deliveries.into_iter(),
             pace,
+            kills: kills.into(),
+            killed,
         })
     }
 
@@ -45,8 +60,9 @@ impl Broker {
         WEBHOOKS.lines().count() as u64
     }
 
-    pub(super) fn remaining(&self) -> usize {
-        self.deliveries.len()
+    /// How many deliveries there are in all.
+    pub(super) fn deliveries(&self) -> u64 {
+        self.all
     }
 }
 
@@ -57,6 +73,11 @@ impl Source for Broker {
         // Paced, so that receiving and processing overlap. A tick that is dropped is lost, a
         // delivery is not.
         self.pace.tick().await;
+        // No further ahead of the kills than by a share, so that all of them meet work.
+        let (all, kills) = (self.all, self.kills);
+        let made = all - self.deliveries.len() as u64;
+        let is_due = |killed: &u64| made * (kills + 1) <= all * (killed + 1);
+        let _ = self.killed.wait_for(is_due).await;
         Ok(self.deliveries.next())
     }
 }

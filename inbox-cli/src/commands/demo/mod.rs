@@ -18,6 +18,7 @@ use inbox::{
     receiver::{Receiver, Summary},
 };
 use serde::Serialize;
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 pub(crate) use self::worker::{DemoWorker, worker};
@@ -191,9 +192,11 @@ async fn play<S: Stage>(global: &Global, args: &DemoArgs, stage: &S, seed: u64) 
     stage.set_up().await?;
     let store = stage.store();
 
-    let mut broker = Broker::new(&handler, &mut random)?;
-    let deliveries = broker.remaining() as u64;
-    let pool = WorkerPool::start(stage.directions(), args.workers, args.kills, random.fork())?;
+    let killed = watch::Sender::new(0);
+    let mut broker = Broker::new(&handler, &mut random, args.kills, killed.subscribe())?;
+    let deliveries = broker.deliveries();
+    let (workers, kills) = (args.workers, args.kills);
+    let pool = WorkerPool::start(stage.directions(), workers, kills, killed, random.fork())?;
     let bar = progress::bar(global, "messages finished", Broker::messages());
     let receiver = Receiver::builder(Arc::new(store.clone()))
         .batch_size(20)

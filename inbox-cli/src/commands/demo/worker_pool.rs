@@ -3,7 +3,11 @@
 use std::{process::Stdio, time::Duration};
 
 use anyhow::{Context, Result, bail};
-use tokio::process::{Child, Command};
+use tokio::{
+    process::{Child, Command},
+    sync::watch,
+    time::Instant,
+};
 
 use super::stage::Directions;
 use super::worker::DEMO_WORKER;
@@ -16,6 +20,8 @@ pub(super) struct WorkerPool {
     directions: Directions,
     workers: Vec<Child>,
     kills: u32,
+    /// How many of them are done.
+    killed: watch::Sender<u64>,
     random: fastrand::Rng,
 }
 
@@ -24,6 +30,7 @@ impl WorkerPool {
         directions: Directions,
         workers: u32,
         kills: u32,
+        killed: watch::Sender<u64>,
         random: fastrand::Rng,
     ) -> Result<Self> {
         let workers = (0..workers)
@@ -33,6 +40,7 @@ impl WorkerPool {
             directions,
             workers,
             kills,
+            killed,
             random,
         })
     }
@@ -44,22 +52,22 @@ impl WorkerPool {
         finished: impl AsyncFn() -> Result<(u64, bool)>,
         progress: impl Fn(u64),
     ) -> Result<u64> {
-        let mut killed = 0;
-        let mut until_kill = self.pause();
+        let (kills, mut killed) = (u64::from(self.kills), 0);
+        let mut next_kill = Instant::now() + self.pause();
         let work = async {
             loop {
                 let (done, all) = finished().await?;
                 progress(done);
-                if all {
+                if all && killed == kills {
                     return Ok(killed);
                 }
                 self.check_all_alive()?;
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                until_kill = until_kill.saturating_sub(20);
-                if until_kill == 0 && killed < u64::from(self.kills) && done > 0 {
+                if Instant::now() >= next_kill && killed < kills && done > 0 {
                     self.kill_one().await?;
                     killed += 1;
-                    until_kill = self.pause();
+                    self.killed.send_replace(killed);
+                    next_kill = Instant::now() + self.pause();
                 }
             }
         };
@@ -69,9 +77,9 @@ impl WorkerPool {
         }
     }
 
-    /// Milliseconds until the next kill: short enough that all kills hit workers at work.
-    fn pause(&mut self) -> u64 {
-        self.random.u64(100..300)
+    /// The time until the next kill: short enough that all kills hit workers at work.
+    fn pause(&mut self) -> Duration {
+        Duration::from_millis(self.random.u64(100..300))
     }
 
     async fn kill_one(&mut self) -> Result<()> {
