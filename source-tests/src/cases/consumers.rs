@@ -36,14 +36,10 @@ pub(crate) async fn an_abandoned_wait_loses_nothing<B: Broker>(c: Context<B>) ->
     let mut source = c.broker.source(&channel, mapping()?)?;
     source.set_flow(Flow::new(20, 10));
     let deadline = Instant::now() + c.patience();
-    let mut came = Vec::new();
+    let mut came = BTreeSet::new();
     while came.len() < 150 {
         let late = Instant::now() > deadline;
-        ensure!(
-            !late,
-            "only {} of 150 deliveries came: {came:?}",
-            came.len()
-        );
+        ensure!(!late, "only {} of 150 came: {came:?}", came.len());
         // Sometimes polled once, sometimes for a while.
         let patience = match fastrand::u8(..3) {
             0 => Duration::ZERO,
@@ -52,7 +48,7 @@ pub(crate) async fn an_abandoned_wait_loses_nothing<B: Broker>(c: Context<B>) ->
         let waited = timeout(patience, source.next()).await;
         match waited {
             Ok(Ok(Some(delivery))) => {
-                came.push(delivery.message()?.id().as_str().to_owned());
+                came.insert(delivery.message()?.id().as_str().to_owned());
                 delivery.acknowledge().await?;
             }
             Ok(Ok(None)) => return Err("the source ended by itself".into()),
@@ -62,13 +58,8 @@ pub(crate) async fn an_abandoned_wait_loses_nothing<B: Broker>(c: Context<B>) ->
         }
     }
     publishing.finish().await?;
-    let different: BTreeSet<String> = came.iter().cloned().collect();
     let sent: BTreeSet<String> = (0..150).map(id).collect();
-    ensure!(
-        different == sent,
-        "{} of 150 came, the others are repetitions",
-        different.len()
-    );
+    ensure!(came == sent, "others came than were sent: {came:?}");
     source.close().await?;
     c.until_done(&channel).await
 }

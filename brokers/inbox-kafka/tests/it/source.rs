@@ -599,7 +599,9 @@ async fn a_killed_server_comes_back_with_what_was_committed() -> Outcome {
     let topic = "killed";
     kafka.create(topic, 2).await?;
     kafka.publish_numbers(topic, 20, 10).await?;
-    let mut source = open(kafka.options(topic));
+    // Longer than the server is away.
+    let options = kafka.options(topic);
+    let mut source = open(options.session_timeout(Duration::from_secs(30)));
     source.set_flow(Flow::new(5, 5));
     acknowledge(take(&mut source, 5).await?).await;
     let held = take(&mut source, 5).await?;

@@ -109,7 +109,7 @@ impl Streams {
             asker.count(stream, next).await
         };
         loop {
-            let asked = timeout(Duration::from_secs(5), ask()).await;
+            let asked = timeout(Duration::from_secs(20), ask()).await;
             match asked.unwrap_or_else(|_| Err("no answer".into())) {
                 Err(error) if Instant::now() > deadline => return Err(error),
                 Err(_) => sleep(Duration::from_millis(100)).await,

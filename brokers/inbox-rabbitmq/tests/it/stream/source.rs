@@ -21,6 +21,8 @@ use crate::harness::{Outcome, dead};
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Longer than an offset that is to be stored waits.
 const STORED: Duration = Duration::from_millis(1200);
+/// Longer than a source takes until it reads behind the end.
+const SUBSCRIBED: Duration = Duration::from_secs(10);
 
 fn source(options: RabbitMqStreamOptions) -> RabbitMqStreamSource {
     RabbitMqStreamSource::new(options, Mapping::new("billing").unwrap()).unwrap()
@@ -59,9 +61,22 @@ async fn failure(source: &mut RabbitMqStreamSource) -> Outcome<SourceError> {
 }
 
 async fn nothing(source: &mut RabbitMqStreamSource) -> Outcome {
-    match timeout(Duration::from_secs(1), source.next()).await {
+    nothing_for(Duration::from_secs(1), source).await
+}
+
+/// Nothing comes for so long. What may pass may.
+async fn nothing_for(time: Duration, source: &mut RabbitMqStreamSource) -> Outcome {
+    let came = async {
+        loop {
+            match source.next().await {
+                Err(error) if error.is_transient() => sleep(Duration::from_millis(100)).await,
+                came => return format!("{came:?}"),
+            }
+        }
+    };
+    match timeout(time, came).await {
         Err(_) => Ok(()),
-        Ok(came) => Err(format!("{came:?}").into()),
+        Ok(came) => Err(came.into()),
     }
 }
 
@@ -267,7 +282,7 @@ async fn it_begins_where_it_is_told(server: &Streams) -> Outcome {
     drop((delivery, last));
     // What is handed out on the first connection is not passed over on the next one.
     let mut newest = source(server.options(stream)?.start(StreamStart::Next));
-    nothing(&mut newest).await?;
+    nothing_for(SUBSCRIBED, &mut newest).await?;
     server.rabbit.publish_numbers(stream, 3).await?;
     let old = take(&mut newest, 3).await?;
     server.cut()?;
@@ -348,8 +363,9 @@ async fn a_stream_that_is_missing(server: &Streams) -> Outcome {
     let missing = missing.create(true).max_age(Duration::from_secs(3600));
     let mut created = source(missing.max_length_bytes(1_000_000_000));
     nothing(&mut created).await?;
-    server.rabbit.publish_numbers("no-such-stream", 1).await?;
-    next(&mut created).await?.acknowledge().await?;
+    let sent = server.rabbit.publish_numbers("no-such-stream", 1);
+    let ((), one) = tokio::try_join!(sent, next(&mut created))?;
+    one.acknowledge().await?;
     // So is the one for the dead letters.
     server.rabbit.publish_numbers("no-such-stream", 1).await?;
     let second = next(&mut created).await?;
@@ -392,7 +408,10 @@ async fn a_stream_that_is_made_again_is_another(server: &Streams) -> Outcome {
     ] {
         server.create(stream).await?;
         let mut source = source(server.options(stream)?.start(start));
-        nothing(&mut source).await?;
+        match start {
+            StreamStart::Next => nothing_for(SUBSCRIBED, &mut source).await?,
+            _ => nothing(&mut source).await?,
+        }
         server.rabbit.publish_numbers(stream, 5).await?;
         let taken = take(&mut source, 5).await?;
         acknowledge(taken).await;
@@ -419,8 +438,8 @@ async fn a_stream_that_the_source_makes_again_is_another(server: &Streams) -> Ou
     let error = failure(&mut source).await?;
     assert!(error.is_transient(), "{error}");
     nothing(&mut source).await?;
-    server.rabbit.publish_numbers(stream, 3).await?;
-    let new = take(&mut source, 3).await?;
+    let sent = server.rabbit.publish_numbers(stream, 3);
+    let ((), new) = tokio::try_join!(sent, take(&mut source, 3))?;
     assert_eq!(texts(&new), numbers(1..=3));
     assert_eq!(RabbitMqStreamDelivery::acknowledge_all(old).await.len(), 5);
     acknowledge(new).await;
