@@ -115,7 +115,7 @@ async fn kill_amid_requests(told: &str) -> Vec<String> {
     let per_kill = REQUESTS_PER_KILL.max(requests / KILLS);
     let began = Instant::now();
     let (mut server, port) = start(told).await;
-    let ports = watch::Sender::new(port);
+    let (ports, killed) = (watch::Sender::new(port), watch::Sender::new(0_usize));
     let next = Arc::new(AtomicUsize::new(0));
     let answers = Arc::new(Mutex::new(Vec::new()));
     // Each request that is under way has a connection to itself.
@@ -123,9 +123,13 @@ async fn kill_amid_requests(told: &str) -> Vec<String> {
     let clients: Vec<_> = (0..at_a_time)
         .map(|_| {
             let (next, answers, port) = (next.clone(), answers.clone(), ports.subscribe());
-            let client = client.clone();
+            let (client, mut killed) = (client.clone(), killed.subscribe());
             tokio::spawn(async move {
                 loop {
+                    // No further ahead of the next kill than half the way to the one behind it.
+                    let answered = answers.lock().unwrap().len();
+                    let is_near = |kills: &usize| answered < kills * per_kill + per_kill * 3 / 2;
+                    killed.wait_for(is_near).await.unwrap();
                     let number = next.fetch_add(1, Ordering::SeqCst);
                     if number >= requests {
                         return;
@@ -150,6 +154,7 @@ async fn kill_amid_requests(told: &str) -> Vec<String> {
         let port;
         (server, port) = start(told).await;
         ports.send_replace(port);
+        killed.send_replace(kills);
     }
     for client in clients {
         client.await.unwrap();

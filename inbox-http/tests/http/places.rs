@@ -183,7 +183,8 @@ impl Postgres {
         Self { store, url, schema }
     }
 
-    /// On a server that only this test has, to be harmed, by a store whose operations take no longer than this.
+    /// On a server that only this test has, to be harmed, by a store whose operations take no longer than this. It
+    /// is set up by another one.
     pub(crate) async fn with_own_server(limit: Duration) -> Option<(Self, Server)> {
         let server = tokio::task::spawn_blocking(|| require_or_skip(Kind::Postgres));
         let server = server
@@ -193,8 +194,11 @@ impl Postgres {
         let server = server.filter(|server| !server.is_shared())?;
         let url = server.url().to_owned();
         let options = PostgresOptions::from_url(&url).unwrap();
-        let options = options.operation_timeout(limit).acquire_timeout(limit / 4);
-        Some((Self::at(url, options).await, server))
+        let mut place = Self::at(url, options.clone()).await;
+        let options = options.schema(place.schema_name());
+        let options = options.operation_timeout(limit).acquire_timeout(limit);
+        place.store = PostgresStore::connect(options).await.unwrap();
+        Some((place, server))
     }
 
     pub(crate) fn url(&self) -> &str {

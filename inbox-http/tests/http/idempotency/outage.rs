@@ -6,7 +6,7 @@ use axum::{Router, http::StatusCode, routing::post};
 use inbox::postgres::PostgresStore;
 use inbox_http::{IdempotencyLayer, idempotency::Tx};
 use test_servers::Server;
-use tokio::sync::Notify;
+use tokio::sync::watch;
 
 use super::Runs;
 use crate::{
@@ -47,14 +47,17 @@ fn assert_away(answer: &Answer) {
 /// Answers with the number of its run, once it may.
 struct Gated {
     runs: Runs,
-    gate: Arc<Notify>,
+    /// Those that have written their effect.
+    written: Runs,
+    /// Whether it is open.
+    gate: watch::Sender<bool>,
     site: Site,
 }
 
 impl Gated {
-    /// `/` answers at once, `/gated` when the gate is opened.
+    /// `/` answers at once, `/gated` when the gate is open.
     async fn plain(store: &PostgresStore) -> Self {
-        let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+        let (runs, gate) = (Runs::default(), watch::Sender::new(false));
         let layer = IdempotencyLayer::new(Arc::new(store.clone()), "payments").unwrap();
         let layer = layer.lease(LEASE).unwrap();
         let (counting, counting_gated, opening) = (runs.clone(), runs.clone(), gate.clone());
@@ -64,38 +67,53 @@ impl Gated {
                 "/gated",
                 post(async move || {
                     let number = counting_gated.count();
-                    opening.notified().await;
+                    is_open(&opening).await;
                     format!("run {number}")
                 }),
             )
             .layer(layer);
-        let site = Site::serve(app).await;
-        Self { runs, gate, site }
+        Self {
+            runs,
+            written: Runs::default(),
+            gate,
+            site: Site::serve(app).await,
+        }
     }
 
     /// The same, with an effect in the transaction.
     async fn transactional(place: &Postgres, store: &PostgresStore) -> Self {
-        let (runs, gate) = (Runs::default(), Arc::new(Notify::new()));
+        let (runs, written) = (Runs::default(), Runs::default());
+        let gate = watch::Sender::new(false);
         let layer = IdempotencyLayer::in_transaction(store.clone(), "bookings").unwrap();
         let layer = layer.lease(LEASE).unwrap();
-        let (counting, opening, schema) = (runs.clone(), gate.clone(), place.schema());
+        let (counting, writing) = (runs.clone(), written.clone());
+        let (opening, schema) = (gate.clone(), place.schema());
         let handler = async move |mut tx: Tx<PostgresStore>| {
             let number = counting.count();
             let effect = format!("{schema}/{number}");
             if Postgres::write(&mut tx, &effect).await.is_err() {
                 return (StatusCode::INTERNAL_SERVER_ERROR, String::new());
             }
-            opening.notified().await;
+            writing.count();
+            is_open(&opening).await;
             (StatusCode::CREATED, format!("run {number}"))
         };
         let app = Router::new().route("/gated", post(handler)).layer(layer);
-        let site = Site::serve(app).await;
-        Self { runs, gate, site }
+        Self {
+            runs,
+            written,
+            gate,
+            site: Site::serve(app).await,
+        }
     }
 
     async fn send(&self, path: &str, key: &str) -> Answer {
         self.site.with_key(path, key, "").await
     }
+}
+
+async fn is_open(gate: &watch::Sender<bool>) {
+    gate.subscribe().wait_for(|open| *open).await.unwrap();
 }
 
 /// Nothing is let through while the server is away, known keys neither; what ran before is replayed after it.
@@ -114,6 +132,7 @@ async fn while_postgresql_is_away_nothing_runs() {
         let first = gated.send("/", &known).await;
         assert_eq!((first.status.as_u16(), first.is_replay()), (200, false));
         let before = gated.runs.so_far();
+        gated.gate.send_replace(false);
         let outage = async {
             until(async || gated.runs.so_far() == before + 1).await;
             server = act(server, go).await;
@@ -124,7 +143,7 @@ async fn while_postgresql_is_away_nothing_runs() {
                 assert_away(&answer);
             }
             assert_eq!(gated.runs.so_far(), before + 1);
-            gated.gate.notify_one();
+            gated.gate.send_replace(true);
             server
         };
         // What runs is answered, since asking its client to come again would bring a second run about.
@@ -155,21 +174,19 @@ async fn what_postgresql_did_not_commit_runs_again() {
     let mut effects = Vec::new();
     for (number, (go, come_back)) in OUTAGES.into_iter().enumerate() {
         let key = format!("k-{number}");
-        let before = gated.runs.so_far();
+        let before = gated.written.so_far();
+        gated.gate.send_replace(false);
         let outage = async {
-            until(async || gated.runs.so_far() == before + 1).await;
-            // Its effect is written by then, as a rule.
-            tokio::time::sleep(Duration::from_millis(100)).await;
+            until(async || gated.written.so_far() == before + 1).await;
             server = act(server, go).await;
-            gated.gate.notify_one();
+            // The next ones wait for no gate.
+            gated.gate.send_replace(true);
             server
         };
         let (answered, back) = tokio::join!(gated.send("/gated", &key), outage);
         assert_away(&answered);
         assert_away(&gated.send("/gated", &key).await);
         server = act(back, come_back).await;
-        // The next one waits for no gate.
-        gated.gate.notify_one();
         let mut last = None;
         until(async || {
             let answer = gated.send("/gated", &key).await;

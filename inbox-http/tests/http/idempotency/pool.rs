@@ -14,7 +14,7 @@ use inbox_http::{
 };
 use tokio::{
     sync::Notify,
-    time::{Instant, sleep},
+    time::{Instant, sleep, sleep_until},
 };
 
 use super::Runs;
@@ -24,7 +24,7 @@ use crate::{
 };
 
 /// Long enough for a busy machine to renew it in time.
-const LEASE: Duration = Duration::from_millis(1500);
+const LEASE: Duration = Duration::from_secs(4);
 
 /// Writes an effect for each run, and takes its time.
 fn app<P: Place>(
@@ -44,7 +44,7 @@ fn app<P: Place>(
     Router::new().route("/", post(handler)).layer(layer)
 }
 
-/// Many at a time, each longer than its lease; another process, with connections of its own, gets copies
+/// Many at a time, together longer than a lease; another process, with connections of its own, gets copies
 /// meanwhile, which would run if a lease had run out.
 async fn all_keep_their_leases<P: Place>(
     place: P,
@@ -64,6 +64,7 @@ async fn all_keep_their_leases<P: Place>(
     let here = Site::serve(app::<P>(place.schema(), layer(place.store()), &runs, takes)).await;
     let other = Site::serve(app::<P>(place.schema(), layer(elsewhere), &runs, takes)).await;
     let (here, other) = (Arc::new(here), Arc::new(other));
+    let sent = Instant::now();
     let first = (0..requests).map(|key| {
         let here = here.clone();
         tokio::spawn(async move { here.with_key("/", &key.to_string(), "").await })
@@ -81,9 +82,9 @@ async fn all_keep_their_leases<P: Place>(
     let copies = (0..requests).map(|key| {
         let (other, key) = (other.clone(), key.to_string());
         tokio::spawn(async move {
-            // The key would be free again without renewals.
-            sleep(LEASE).await;
-            while began.elapsed() < 4 * LEASE {
+            // The first keys would be free again then, and the last ones a lease after they began.
+            sleep_until(sent + LEASE).await;
+            while began.elapsed() < 3 * LEASE {
                 let answer = other.with_key("/", &key, "").await;
                 let is_known = answer.is_replay() || answer.status != StatusCode::CREATED;
                 assert!(is_known, "{key}: {answer:?}");
@@ -113,7 +114,8 @@ async fn leases_are_renewed_while_transactions_take_all_connections_on_postgresq
     let options = PostgresOptions::from_url(place.url()).unwrap();
     let options = options.schema(place.schema_name());
     let elsewhere = PostgresStore::connect(options).await.unwrap();
-    let load = (16, 4 * LEASE);
+    // Longer than a lease, and shorter than the other half may wait for its turn.
+    let load = (16, Duration::from_secs(6));
     all_keep_their_leases(place, elsewhere, None, load).await;
 }
 
@@ -161,6 +163,7 @@ async fn leases_are_renewed_while_transactions_wait_for_their_turn_on_sqlite() {
     let elsewhere = SqliteStore::connect(SqliteOptions::new(place.path()))
         .await
         .unwrap();
-    let load = (8, LEASE / 4);
+    // Longer than a lease in all.
+    let load = (16, Duration::from_millis(375));
     all_keep_their_leases(place, elsewhere, Some(1), load).await;
 }
