@@ -9,7 +9,7 @@ use inbox::{
 
 use crate::support::{Place, finish};
 
-const MANY: u32 = 400;
+const MANY: u32 = 3000;
 
 fn handler(name: &str) -> HandlerName {
     HandlerName::new(name).unwrap()
@@ -27,7 +27,7 @@ fn message(of: &str, id: &str) -> Message {
 
 fn terms() -> LeaseTerms {
     let worker = WorkerName::new("w").unwrap();
-    LeaseTerms::new(Duration::from_secs(1), worker).unwrap()
+    LeaseTerms::new(Duration::from_secs(60), worker).unwrap()
 }
 
 async fn end(store: &dyn Inbox, message: &Message, outcome: Outcome) {

@@ -67,8 +67,10 @@ fn what_is_sent_twice_is_stored_once_and_acknowledged() {
         return;
     };
     let place = Place::new();
+    // The last one is no duplicate: when it is stored, all have come.
+    let order = |n: u32| if n == 99 { 0 } else { n % 100 };
     let bodies: Vec<_> = (0..200)
-        .map(|n| format!(r#"{{"order":{{"id":{}}}}}"#, n % 100))
+        .map(|n| format!(r#"{{"order":{{"id":{}}}}}"#, order(n)))
         .collect();
     send(&address, "receive-twice", &bodies);
 
@@ -92,8 +94,6 @@ fn what_is_sent_twice_is_stored_once_and_acknowledged() {
         let listed = place.inbox(&["stats", "--json"]);
         listed.stdout.matches(r#""pending":100"#).count() == 2
     });
-    // Duplicates come to an end too.
-    std::thread::sleep(Duration::from_secs(1));
     let output = end(child).exits(0);
     let figures = &output.json()[0];
     assert_eq!(figures["accepted"], 100, "{output:?}");

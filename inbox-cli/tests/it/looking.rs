@@ -569,9 +569,13 @@ fn a_folder_that_cannot_be_written_is_named_as_the_reason() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, process::Command};
 
     let place = Place::new();
-    // A copy, since not everybody may run what is in the folder that it was built in.
+    // A copy, since not everybody may run what is in the folder that it was built in. Another process makes it: what
+    // this one starts meanwhile would hold it open for writing, and then it could not be run.
     let inbox = place.path("inbox");
-    std::fs::copy(place.command(&[]).get_program(), &inbox).unwrap();
+    let mut copy = Command::new("cp");
+    copy.arg("-p").arg(place.command(&[]).get_program());
+    copy.arg(&inbox);
+    assert!(copy.status().unwrap().success());
     let folder = place.path("closed");
     std::fs::create_dir(&folder).unwrap();
     for (path, mode) in [(place.path("."), 0o711), (folder.clone(), 0o555)] {

@@ -110,12 +110,19 @@ fn a_lack_of_files_costs_no_attempt() {
     limited
         .arg("-c")
         .arg(format!(
-            "ulimit -n 80; {} process --drain --concurrency 60 --max-attempts 1 -- sleep 0.5",
+            "ulimit -n 80; {} process --drain --concurrency 60 --max-attempts 1 -- \
+             sh -c 'until [ -e go ]; do sleep 0.05; done'",
             env!("CARGO_BIN_EXE_inbox")
         ))
-        .current_dir(place.path(""));
-    let output = limited.output().unwrap();
-    finish(output).exits(0).complains("cannot run the command");
+        .current_dir(place.path(""))
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap());
+    let child = limited.spawn().unwrap();
+    wait_for("the words", || {
+        place.read("stderr").contains("cannot run the command")
+    });
+    place.file("go", "");
+    finish(child.wait_with_output().unwrap()).exits(0);
     let stats = place.stats();
     assert_eq!((stats.processed, stats.dead), (60, 0));
 }

@@ -7,7 +7,7 @@ use inbox_redis::{
 };
 use test_servers::{Kind, Server, find_own, or_skip};
 
-use crate::support::{Place, REDIS_KINDS, WEBHOOKS};
+use crate::support::{Place, REDIS_KINDS, WEBHOOKS, complaints};
 
 fn on_each(test: impl Fn(Place)) {
     for kind in REDIS_KINDS {
@@ -116,7 +116,7 @@ fn what_cannot_be_opened_is_said_in_one_line_without_credentials() {
         let one = cluster.store().replacen("redis+cluster:", "redis:", 1);
         let output = place.inbox(&["--store", &one, "stats"]).exits(1);
         let output = output.complains("redis+cluster://");
-        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert_eq!(complaints(&output.stderr).len(), 1, "{output:?}");
     }
 }
 
@@ -136,7 +136,7 @@ fn a_server_that_may_lose_messages_is_refused_in_one_line() {
         for command in [&["stats"][..], &["conformance", "fencing"]] {
             let output = place.inbox(&[&["--store", server.url()], command].concat());
             let output = output.exits(1).complains(reason);
-            assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+            assert_eq!(complaints(&output.stderr).len(), 1, "{output:?}");
         }
     }
 }
@@ -193,13 +193,13 @@ fn a_password_and_a_users_permissions_are_enough_or_named() {
         ("small:hunter2", "", conformance, "lacks a permission"),
     ] {
         let output = run(user, settings, command).exits(1).complains(reason);
-        assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+        assert_eq!(complaints(&output.stderr).len(), 1, "{output:?}");
         assert!(!output.stderr.contains("hunter"), "{output:?}");
     }
     // Without any.
     let output = place.inbox(&["--store", server.url(), "stats"]).exits(1);
     let output = output.complains(refused);
-    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    assert_eq!(complaints(&output.stderr).len(), 1, "{output:?}");
 }
 
 #[test]

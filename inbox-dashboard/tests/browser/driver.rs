@@ -4,9 +4,9 @@ use std::{path::PathBuf, process::Stdio, time::Duration};
 
 use thirtyfour::{error::WebDriverErrorInner, prelude::*};
 use tokio::{
-    net::TcpListener,
+    io::{AsyncBufReadExt as _, BufReader},
     process::{Child, Command},
-    time::{Instant, sleep},
+    time::{Instant, sleep, timeout},
 };
 
 /// How long a page may take to show what is expected of it.
@@ -33,14 +33,13 @@ impl Browser {
     /// Opens a browser for the dashboard at `base`; `None` where there is no browser.
     pub(crate) async fn open(base: String) -> Option<Self> {
         let _ = rustls::crypto::ring::default_provider().install_default();
-        let port = free_port().await;
         let started = Command::new("chromedriver")
-            .arg(format!("--port={port}"))
-            .stdout(Stdio::null())
+            .arg("--port=0")
+            .stdout(Stdio::piped())
             .stderr(Stdio::null())
             .kill_on_drop(true)
             .spawn();
-        let process = match started {
+        let mut process = match started {
             Ok(process) => process,
             Err(error) => {
                 assert!(!is_required(), "chromedriver: {error}");
@@ -48,6 +47,7 @@ impl Browser {
                 return None;
             }
         };
+        let port = timeout(PATIENCE, port_of(&mut process)).await.unwrap();
         let mut capabilities = DesiredCapabilities::chrome();
         for argument in [
             "--headless=new",
@@ -236,7 +236,17 @@ fn is_not_there_yet(error: &WebDriverError) -> bool {
     )
 }
 
-async fn free_port() -> u16 {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    listener.local_addr().unwrap().port()
+/// The port that it has chosen.
+async fn port_of(process: &mut Child) -> String {
+    let mut lines = BufReader::new(process.stdout.take().unwrap()).lines();
+    while let Some(line) = lines.next_line().await.unwrap() {
+        let words = "ChromeDriver was started successfully on port ";
+        if let Some(port) = line.strip_prefix(words) {
+            let port = port.trim_end_matches('.').to_owned();
+            // What it says later is read, too, so that it can go on.
+            tokio::spawn(async move { while let Ok(Some(_)) = lines.next_line().await {} });
+            return port;
+        }
+    }
+    panic!("chromedriver did not start");
 }

@@ -42,11 +42,21 @@ fn a_trace_leads_from_the_producer_to_every_attempt() {
         attempts
     };
 
+    // Whether there are the receipts of all messages so far.
+    let are_received = || {
+        let spans = collector.spans();
+        let receipts = named(&spans, "receive redis-stream/orders");
+        let links: Vec<_> = receipts.iter().flat_map(|one| &one.span.links).collect();
+        let sent = named(&spans, "publish orders");
+        sent.iter()
+            .all(|one| links.iter().any(|link| link.span_id == one.span.span_id))
+    };
+
     let mut program = consume();
     produce("13"); // fails at first
     produce("13");
     produce("7");
-    program.until(|| attempts("13").len() >= 2 && !attempts("7").is_empty());
+    program.until(|| attempts("13").len() >= 2 && !attempts("7").is_empty() && are_received());
     program.kill();
     produce("8"); // and its trace waits with it
     let mut program = consume();

@@ -64,7 +64,7 @@ async fn what_is_sent_while_postgresql_is_away_is_put_off_and_nothing_is_lost() 
     let place = Place::at(server.url());
     place.inbox(&["schema", "create"]).exits(0);
     // Short, to notice the outage soon; setting up may take longer.
-    let place = place.with("acquire_timeout_ms=300&operation_timeout_ms=1000");
+    let place = place.with("acquire_timeout_ms=3000&operation_timeout_ms=5000");
     place.file(
         "inbox.toml",
         "[api]\ntokens = [{ env = \"INBOX_TEST_TOKEN\" }]\n\

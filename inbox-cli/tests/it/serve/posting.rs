@@ -12,6 +12,7 @@ use axum::{
     routing::post,
 };
 use serde_json::json;
+use tokio::net::TcpSocket;
 
 use crate::{
     serve::service::{Service, on_both_stores},
@@ -124,10 +125,10 @@ fn messages_are_posted_and_the_answer_decides() {
 #[tokio::test(flavor = "multi_thread")]
 async fn an_endpoint_needs_no_file_and_may_be_away() {
     let place = Place::new();
-    // Nobody listens there at first.
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = listener.local_addr().unwrap();
-    drop(listener);
+    // Nobody listens there at first, and nobody else may.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let address = socket.local_addr().unwrap();
     let url = format!("http://{address}/hook");
     let arguments = [
         "--token-env",
@@ -152,8 +153,7 @@ async fn an_endpoint_needs_no_file_and_may_be_away() {
         *counting.lock().unwrap() += 1;
         counted().await
     };
-    let listener = TcpListener::bind(address).unwrap();
-    listener.set_nonblocking(true).unwrap();
+    let listener = socket.listen(128).unwrap().into_std().unwrap();
     let server = axum_server::from_tcp(listener).unwrap();
     let app = Router::new().route("/hook", post(handler));
     tokio::spawn(server.serve(app.into_make_service()));

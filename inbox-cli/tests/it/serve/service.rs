@@ -37,11 +37,8 @@ pub(crate) struct Service {
 impl Service {
     /// Starts `inbox serve` on a free port, and waits until it listens.
     pub(crate) fn start(place: &Place, arguments: &[&str]) -> Self {
-        Self::start_at(place, "127.0.0.1:0", arguments)
-    }
-
-    pub(crate) fn start_at(place: &Place, address: &str, arguments: &[&str]) -> Self {
-        Self::run(place.command(&[&["serve", "--listen", address], arguments].concat()))
+        let all = [&["serve", "--listen", "127.0.0.1:0"], arguments].concat();
+        Self::run(place.command(&all))
     }
 
     /// With the JSON API, and a log of what this says.

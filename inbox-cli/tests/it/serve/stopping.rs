@@ -1,6 +1,9 @@
 //! How a service ends, asked to or not.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use nix::sys::signal::Signal;
 use reqwest::Method;
@@ -142,8 +145,7 @@ fn nothing_is_lost_when_it_is_killed_amid_traffic() {
     const MESSAGES: usize = 300;
     on_both_stores(async |place| {
         let mut service = Service::with_api(place);
-        let address = service.base.strip_prefix("http://").unwrap().to_owned();
-        let base = service.base.clone();
+        let base = Arc::new(Mutex::new(service.base.clone()));
         // Each goes on until it has its answer, whatever becomes of the service.
         let producing = tokio::spawn({
             let client = Client::new(&base);
@@ -160,7 +162,8 @@ fn nothing_is_lost_when_it_is_killed_amid_traffic() {
             tokio::time::sleep(Duration::from_millis(150)).await;
             service.child.kill().unwrap();
             service.child.wait().unwrap();
-            service = Service::start_at(place, &address, &["--token-env", "INBOX_TEST_TOKEN"]);
+            service = Service::with_api(place);
+            service.base.clone_into(&mut base.lock().unwrap());
         }
         producing.await.unwrap();
         let mut done = std::collections::BTreeSet::new();
@@ -175,21 +178,23 @@ fn nothing_is_lost_when_it_is_killed_amid_traffic() {
 /// A program that outlives the service.
 #[derive(Clone)]
 struct Client {
-    base: String,
+    /// Another one after each start.
+    base: Arc<Mutex<String>>,
     http: reqwest::Client,
 }
 
 impl Client {
-    fn new(base: &str) -> Self {
+    fn new(base: &Arc<Mutex<String>>) -> Self {
         Self {
-            base: base.to_owned(),
+            base: Arc::clone(base),
             http: reqwest::Client::builder().no_proxy().build().unwrap(),
         }
     }
 
     /// The answer, if there is one.
     async fn post(&self, path: &str, body: &serde_json::Value) -> Option<serde_json::Value> {
-        let request = self.http.post(format!("{}{path}", self.base));
+        let url = format!("{}{path}", self.base.lock().unwrap());
+        let request = self.http.post(url);
         let request = request.bearer_auth(super::service::TOKEN);
         let request = request.header("content-type", "application/json");
         let response = request.body(body.to_string()).send().await.ok()?;
