@@ -46,6 +46,9 @@ const KEPT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/inbox.j
 /// How long an operation looks for a server that a case has taken away.
 const AWAY: Duration = Duration::from_secs(2);
 
+/// How long setting up may take in a case with a short limit.
+const PATIENCE: Duration = Duration::from_secs(30);
+
 /// Every case gets its own database on the server of the options, which are those of a URL. Nothing
 /// else there is touched.
 #[derive(Debug)]
@@ -230,7 +233,15 @@ impl Harness for MongoHarness {
             _ => None,
         };
         let inbox = self.make(settings, own).await?;
-        inbox.store.create().await?;
+        if settings.operation_timeout.is_some() {
+            let options = inbox.options.clone().operation_timeout(PATIENCE);
+            let patient = MongoStore::connect(options).await?;
+            let created = patient.create().await;
+            patient.close().await;
+            created?;
+        } else {
+            inbox.store.create().await?;
+        }
         if self.replicates {
             // Transactions that create collections conflict with each other in a server's catalogue.
             let database = raw_database(&inbox.direct).await?;

@@ -226,7 +226,11 @@ impl Harness for PostgresHarness {
 
     async fn fresh(&self, settings: &Settings) -> Offered<Box<dyn Fixture>> {
         let place = self.place(settings).await?;
-        place.store.create().await?;
+        if settings.disrupted || settings.operation_timeout.is_some() {
+            place.set_up().await?;
+        } else {
+            place.store.create().await?;
+        }
         Effects::of(Arc::clone(&place.schema)).create().await?;
         Ok(Box::new(place))
     }
@@ -308,6 +312,15 @@ struct OneSchema {
 }
 
 impl OneSchema {
+    /// Without the short limits of the case.
+    async fn set_up(&self) -> Result<()> {
+        let options = self.options.clone().acquire_timeout(SLOW_START);
+        let patient = connect(&options.operation_timeout(SLOW_START)).await?;
+        let created = patient.create().await;
+        patient.close().await;
+        created
+    }
+
     /// Statements that put the rows back, and the sequence behind them. The mark is made with the tables.
     async fn dump_rows(&self) -> sqlx::Result<String> {
         let tables = "SELECT relname::text FROM pg_catalog.pg_class

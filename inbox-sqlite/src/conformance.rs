@@ -31,7 +31,7 @@ const KEPT: &str = include_str!("../fixtures/1/inbox.sql");
 const KEPT_FILE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/fixtures/1/inbox.sql");
 
 /// What an operation may take in a case that takes the file away for longer than that.
-const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
+const SHORT_TIMEOUT: Duration = Duration::from_secs(4);
 
 /// The database and its log. What processes share of it in memory is gone with the last of them.
 const FILES: [&str; 2] = ["", "-wal"];

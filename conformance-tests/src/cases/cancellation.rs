@@ -93,12 +93,13 @@ async fn runs_in_the_end(inbox: &TestInbox, message: &Message) -> CaseResult {
 /// get its lease only then.
 async fn begins_in_the_end(inbox: &TestInbox, message: &Message) -> CaseResult {
     let mut seen = None;
-    for _ in 0..5 {
+    for _ in 0..50 {
         inbox.pass(inbox.brief()).await?;
         match inbox.begin(message, &terms(LONG)?).await? {
             Begun::Run(leased) => return inbox.finish(&leased, processed()).await,
             begun => seen = Some(begun),
         }
+        tokio::time::sleep(Duration::from_millis(100)).await;
     }
     Err(Unmet::Failed(format!(
         "begin when the dropped one's lease has run out: expected Run, saw {seen:?}"

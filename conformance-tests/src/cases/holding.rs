@@ -36,13 +36,22 @@ pub(super) async fn transactional(
     Ok((inbox, transactions))
 }
 
-/// A lease that has its whole length before it, give or take the time that reading it took.
-async fn is_whole(inbox: &TestInbox, what: &str, lease: &Lease, length: Duration) -> CaseResult {
+/// A lease that had its whole length before it when it was handed out, give or take the time that
+/// this took.
+async fn is_whole(
+    inbox: &TestInbox,
+    what: &str,
+    lease: &Lease,
+    length: Duration,
+    handed_out: Instant,
+) -> CaseResult {
     let now = inbox.now().await?;
     let left = lease.until.duration_since(now).unwrap_or_default();
+    let passed = handed_out.elapsed();
     ensure!(
-        left + TOLERANCE >= length,
-        "{what}: expected a lease of {length:?} from when it was handed out, saw {left:?} left"
+        left + passed + TOLERANCE >= length,
+        "{what}: expected a lease of {length:?} from when it was handed out, saw {left:?} left after \
+         {passed:?}"
     );
     Ok(())
 }
@@ -62,12 +71,13 @@ pub(super) async fn in_time<T>(
 /// store that opened the transaction: the nodes of a cluster may know of locks only at the commit.
 async fn others_go_on(inbox: &TestInbox, round: &str) -> CaseResult {
     let leased = in_time("claim", claim(&*inbox.store, HANDLER, 100, LONG)).await?;
+    let handed_out = Instant::now();
     let mut claimed = ids(&leased);
     claimed.sort();
     let expected: Vec<String> = (1..=4).map(|n| format!("{round}-{n}")).collect();
     same("claimed while a transaction is open", &claimed, &expected)?;
     for leased in &leased {
-        is_whole(inbox, "claim", &leased.lease, LONG).await?;
+        is_whole(inbox, "claim", &leased.lease, LONG, handed_out).await?;
     }
     let leases: Vec<Lease> = leased.iter().map(|leased| leased.lease.clone()).collect();
     let extended = in_time("extend", async {
@@ -181,7 +191,11 @@ const WAITING: Duration = Duration::from_secs(2);
 
 /// Lets an operation wait for an open transaction. Whether it does.
 pub(super) async fn waits<T>(operation: &tokio::task::JoinHandle<T>) -> bool {
-    tokio::time::sleep(WAITING).await;
+    // In steps, in which a machine that was away for a while lets the operation go on.
+    for _ in 0..20 {
+        tokio::time::sleep(WAITING / 20).await;
+    }
+    tokio::time::sleep(WAITING / 4).await;
     !operation.is_finished()
 }
 

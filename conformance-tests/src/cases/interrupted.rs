@@ -213,11 +213,13 @@ impl<'a> Scene<'a> {
         if ending == Ending::SettleAndCommit {
             let handler = format!("{handler}-last");
             inbox.accept(&message_for(&handler, "1")?).await?;
-            let leased = claim(&*inbox.store, &handler, 1, LONG).await?;
+            let leased = claim(&*inbox.store, &handler, 1, 60 * LONG).await?;
             scene.last = leased.into_iter().next().map(|leased| leased.lease);
         }
         if step == Step::Settle {
-            inbox.accept_all(&scene.messages).await?;
+            for slice in scene.messages.chunks(SLICE as usize) {
+                inbox.accept_all(slice).await?;
+            }
             scene.leases = scene.claim_all().await?;
             // In the order in which a store may settle them.
             scene.leases.sort_by(|one, other| one.key.cmp(&other.key));
@@ -260,7 +262,7 @@ impl<'a> Scene<'a> {
         };
         loop {
             let handler = first.handler().as_str();
-            let some = claim(&*self.inbox.store, handler, SLICE, LONG).await?;
+            let some = claim(&*self.inbox.store, handler, SLICE, 60 * LONG).await?;
             if some.is_empty() {
                 return Ok(leases);
             }

@@ -25,7 +25,7 @@ const MOST_POLLS: usize = 300;
 const AT_ONCE: usize = 12;
 /// How long they may take together, on a store whose every operation takes a tenth of a second and
 /// that does them one after the other; what the dropped ones left in the server ends in that time too.
-const SOON: Duration = Duration::from_secs(15);
+const SOON: Duration = Duration::from_secs(60);
 
 /// Whether `doing` has an answer in time. One that gives up waiting for a connection has none; one that
 /// gives way to a dropped call that still goes on has.

@@ -10,17 +10,18 @@ use std::{
 };
 
 use inbox_api::{
-    Cursor, Filter, Inbox, Intervention, Key, Message, Outcome, Progress, PurgeRequest, Settlement,
-    Slice, State,
+    Cursor, Filter, HandlerName, Inbox, Intervention, Key, Message, Outcome, Progress,
+    PurgeRequest, Settlement, Slice, State, StoreExt as _,
 };
 use tokio::task::JoinSet;
 
+use super::concurrency::persist;
 use crate::{
     check::{CaseResult, ensure, same},
     needs::Settings,
     test_inbox::{
         Context, HANDLER, LONG, TestInbox, claim, dead, dead_blocking, ids, message_for, numbered,
-        ordered, processed,
+        ordered, processed, worker,
     },
 };
 
@@ -49,8 +50,8 @@ async fn all_slices(inbox: &dyn Inbox, change: Change, states: &[State]) -> Case
             limit: SLICE,
         };
         let progress: Progress = match change {
-            Change::Discard => inbox.discard_slice(&filter, &slice).await?,
-            Change::Replay => inbox.replay_slice(&filter, &slice).await?,
+            Change::Discard => persist(|| inbox.discard_slice(&filter, &slice)).await?,
+            Change::Replay => persist(|| inbox.replay_slice(&filter, &slice)).await?,
         };
         changed += progress.changed;
         match progress.next {
@@ -74,9 +75,12 @@ pub(crate) async fn a_discard_goes_on_past_messages_that_workers_take(cx: Contex
     for connection in inbox.connections(2).await? {
         let done = Arc::clone(&done);
         workers.spawn(async move {
+            let (handler, worker) = (HandlerName::new(HANDLER)?, worker()?);
             let mut taken = 0;
             while !done.load(Ordering::Relaxed) {
-                taken += claim(&*connection, HANDLER, 3, LONG).await?.len();
+                let claims =
+                    persist(|| connection.claim_for(&handler, 3, 60 * LONG, &worker)).await?;
+                taken += claims.leased.len();
                 // Something is left for the next slices, however fast the store is.
                 tokio::time::sleep(Duration::from_millis(2)).await;
             }
@@ -147,7 +151,7 @@ pub(crate) async fn a_replay_goes_on_past_messages_that_others_discard(cx: Conte
         others.spawn(async move {
             let mut discarded = BTreeSet::new();
             for key in keys {
-                if connection.discard(&key).await? == Intervention::Done {
+                if persist(|| connection.discard(&key)).await? == Intervention::Done {
                     discarded.insert(key.id.to_string());
                 }
             }
