@@ -13,25 +13,30 @@ use sqlx::{Executor as _, mysql::MySqlPoolOptions};
 use crate::common::{self, accept, claim, connect_options, key, message, on_each, terms};
 
 const LIMIT: Duration = Duration::from_secs(1);
+/// Where most calls are answered.
+const PATIENCE: Duration = Duration::from_secs(5);
 /// Far beyond the limit, on any machine.
 const HUNG: Duration = Duration::from_secs(60);
 /// How many calls may fail in turn: one that was silent, and one that waited for its place.
 const MOST_FAILED: usize = 5;
 
 /// Goes on until a call is answered.
-async fn answers(store: &MySqlStore, what: &str) {
-    let none = key("none");
+async fn answered<T, F: Future<Output = inbox_api::Result<T>>>(
+    what: &str,
+    call: impl Fn() -> F,
+) -> T {
     for _ in 0..MOST_FAILED {
-        let call = tokio::time::timeout(HUNG, store.get(&none));
-        match call.await.unwrap() {
-            Ok(found) => {
-                assert_eq!(found, None);
-                return;
-            }
+        match tokio::time::timeout(HUNG, call()).await.unwrap() {
+            Ok(answer) => return answer,
             Err(error) => assert_eq!(error.kind(), ErrorKind::Unavailable, "{what}: {error}"),
         }
     }
     panic!("{what}: {MOST_FAILED} calls failed one after the other");
+}
+
+async fn answers(store: &MySqlStore, what: &str) {
+    let none = key("none");
+    assert_eq!(answered(what, || store.get(&none)).await, None);
 }
 
 /// A store with room for one connection: one that is not given up is missed at once.
@@ -39,9 +44,8 @@ async fn with_one_connection(inbox: &mut common::TestInbox) -> (MySqlStore, Prox
     inbox.store().await.close().await;
     let proxy = inbox.behind_proxy().await.unwrap();
     let options = inbox.options.clone().operation_timeout(LIMIT);
-    let store = MySqlStore::connect(options.max_connections(1))
-        .await
-        .unwrap();
+    let options = options.max_connections(1);
+    let store = answered("connecting", || MySqlStore::connect(options.clone())).await;
     (store, proxy)
 }
 
@@ -55,11 +59,12 @@ fn a_silent_connection_keeps_nobody_from_its_place() {
             proxy.silence();
         }
         answers(&store, "a silent connection").await;
-        let transaction = store.open().await.unwrap();
+        let open = || answered("opening", || store.open());
+        let transaction = open().await;
         proxy.silence();
         drop(transaction);
         answers(&store, "a dropped transaction").await;
-        let mut transaction = store.open().await.unwrap();
+        let mut transaction = open().await;
         proxy.silence();
         let sent = message("1");
         let recorded = store.record_in(&mut transaction, &sent, None).await;
@@ -70,7 +75,7 @@ fn a_silent_connection_keeps_nobody_from_its_place() {
             ErrorKind::Unavailable
         );
         answers(&store, "a transaction that is rolled back").await;
-        let transaction = store.open().await.unwrap();
+        let transaction = open().await;
         proxy.silence();
         let committed = tokio::time::timeout(HUNG, store.commit(transaction)).await;
         assert_eq!(
@@ -87,8 +92,10 @@ fn a_silent_connection_keeps_nobody_from_its_place() {
 #[test]
 fn the_limit_is_that_of_the_whole_operation() {
     on_each(async |mut inbox, _| {
+        let patient = inbox.store().await;
+        let sent = message("1");
+        accept(&patient, std::slice::from_ref(&sent)).await;
         inbox.options = inbox.options.operation_timeout(3 * LIMIT);
-        inbox.store().await.close().await;
         // A lock is waited for so long, and then again.
         let pool = MySqlPoolOptions::new()
             .after_connect(|connection, _| {
@@ -101,11 +108,8 @@ fn the_limit_is_that_of_the_whole_operation() {
             .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
-        let store = MySqlStore::with_pool(pool, inbox.options.clone())
-            .await
-            .unwrap();
-        let sent = message("1");
-        accept(&store, std::slice::from_ref(&sent)).await;
+        let connect = || MySqlStore::with_pool(pool.clone(), inbox.options.clone());
+        let store = answered("connecting", connect).await;
         let mut holding = inbox.connection().await.unwrap();
         sqlx::raw_sql("START TRANSACTION; SELECT * FROM inbox_message FOR UPDATE")
             .execute(&mut holding)
@@ -121,7 +125,9 @@ fn the_limit_is_that_of_the_whole_operation() {
             .execute(&mut holding)
             .await
             .unwrap();
-        let begun = store.begin(&sent, &terms).await.unwrap();
+        let found = answered("free again", || store.get(sent.key())).await;
+        assert!(found.is_some());
+        let begun = patient.begin(&sent, &terms).await.unwrap();
         assert!(matches!(begun, inbox_api::Begun::Run(_)));
     });
 }
@@ -138,7 +144,8 @@ fn the_callers_pool_gets_rid_of_silent_connections() {
             .await
             .unwrap();
         let options = inbox.options.clone().operation_timeout(LIMIT);
-        let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
+        let connect = || MySqlStore::with_pool(pool.clone(), options.clone());
+        let store = answered("connecting", connect).await;
         answers(&store, "before").await;
         proxy.silence();
         answers(&store, "a silent connection").await;
@@ -174,7 +181,7 @@ async fn are_renewed(store: &MySqlStore, connections: usize) {
 fn leases_are_renewed_while_transactions_have_all_connections() {
     on_each(async |inbox, _| {
         inbox.store().await.close().await;
-        let options = inbox.options.clone().operation_timeout(LIMIT);
+        let options = inbox.options.clone().operation_timeout(PATIENCE);
         let store = MySqlStore::connect(options.max_connections(3))
             .await
             .unwrap();
@@ -191,7 +198,7 @@ fn leases_are_renewed_while_transactions_have_all_connections_of_the_callers_poo
             .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
             .await
             .unwrap();
-        let options = inbox.options.clone().operation_timeout(LIMIT);
+        let options = inbox.options.clone().operation_timeout(PATIENCE);
         let store = MySqlStore::with_pool(pool.clone(), options).await.unwrap();
         are_renewed(&store, 2).await;
         assert!(!pool.is_closed());

@@ -228,19 +228,24 @@ fn the_sessions_default_level_changes_nothing() {
 #[test]
 fn a_wait_ends_at_the_server_before_the_operation_does() {
     on_each(async |mut inbox, _| {
-        inbox.options = inbox.options.operation_timeout(Duration::from_secs(3));
-        let store = inbox.store().await;
+        let patient = inbox.store().await;
+        let default = inbox.options.clone();
+        inbox.options = default.clone().operation_timeout(Duration::from_secs(3));
+        let store = inbox.other().await;
         let pool = pool(
             &inbox,
             "SET SESSION innodb_lock_wait_timeout = 40".to_owned(),
         )
         .await;
-        let over = MySqlStore::with_pool(pool.clone(), inbox.options.clone());
-        for (n, store) in [store, over.await.unwrap()].iter().enumerate() {
+        let over = async |options| MySqlStore::with_pool(pool.clone(), options).await.unwrap();
+        let patient_over = over(default).await;
+        let over = over(inbox.options.clone()).await;
+        let stores = [(store, patient), (over, patient_over)];
+        for (n, (store, patient)) in stores.iter().enumerate() {
             let (held, next) = (message(&format!("5 {n}")), message(&format!("6 {n}")));
             // At this level, others cannot store what comes before or after the new message.
             let mut holder = begin(&pool, "SERIALIZABLE").await;
-            let recorded = store.record_in(&mut holder, &held, None).await;
+            let recorded = patient.record_in(&mut holder, &held, None).await;
             assert_eq!(recorded.unwrap(), Recorded::First);
             for _ in 0..2 {
                 let error = store.receive_one(&held).await.unwrap_err();
@@ -249,11 +254,11 @@ fn a_wait_ends_at_the_server_before_the_operation_does() {
             }
             assert_eq!(waiting(&inbox).await, 0);
             drop(holder);
-            let receipt = store.receive_one(&next).await.unwrap();
+            let receipt = patient.receive_one(&next).await.unwrap();
             assert_eq!(receipt, Receipt::Accepted);
-            for leased in claim(store, 10).await {
+            for leased in claim(patient, 10).await {
                 let outcome = Outcome::Processed { result: None };
-                common::settle(store, &leased.lease, outcome).await;
+                common::settle(patient, &leased.lease, outcome).await;
             }
         }
         // The pool's sessions are as they were.

@@ -46,8 +46,9 @@ fn in_each<F: Future<Output = ()>>(test: impl Fn(MySqlStore, MySqlPool, &'static
         for isolation in ISOLATIONS {
             eprintln!("{kind}, {isolation}");
             let mut own = TestInbox::at(inbox.url.clone()).await.unwrap();
+            own.store().await.close().await;
             own.options = own.options.operation_timeout(Duration::from_secs(10));
-            let store = own.store().await;
+            let store = own.other().await;
             let pool = pool(&own).await;
             test(store.clone(), pool.clone(), isolation).await;
             pool.close().await;

@@ -299,8 +299,9 @@ async fn end_behind(
 #[test]
 fn a_repeatable_read_transaction_leaves_the_others_their_messages() {
     on_each(async |mut inbox, kind| {
+        inbox.store().await.close().await;
         inbox.options = inbox.options.operation_timeout(Duration::from_secs(15));
-        let store = inbox.store().await;
+        let store = inbox.other().await;
         let pool = pool(&inbox, "DO 0").await;
         for what in ["record", "settle"] {
             let id = |n: usize| format!("{what} {n}");

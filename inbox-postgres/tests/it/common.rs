@@ -201,22 +201,14 @@ impl TestInbox {
     pub fn at(url: String) -> Self {
         let schema = TestSchema::fresh(connection_options(&url));
         Self {
-            options: schema
-                .inbox_options(&patient(&url))
-                .acquire_timeout(Duration::from_secs(2)),
+            options: schema.inbox_options(&patient(&url)),
             url,
             schema,
         }
     }
 
     pub fn shared() -> Option<Self> {
-        let url = shared_url()?;
-        let schema = TestSchema::fresh(connection_options(&url));
-        Some(Self {
-            options: schema.inbox_options(&patient(&url)),
-            url,
-            schema,
-        })
+        Some(Self::at(shared_url()?))
     }
 
     pub async fn connect(&self) -> inbox_api::Result<PostgresStore> {

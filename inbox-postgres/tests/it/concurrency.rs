@@ -288,7 +288,7 @@ async fn everything_at_once_ends_in_order_and_without_a_deadlock() {
     let started = std::time::Instant::now();
     while scene.processed.load(Ordering::Relaxed) < MESSAGES {
         assert!(
-            started.elapsed() < Duration::from_secs(120),
+            started.elapsed() < Duration::from_secs(300),
             "only {} were processed; {:?}",
             scene.processed.load(Ordering::Relaxed),
             store.statistics().await
@@ -446,7 +446,7 @@ async fn workers_that_die_with_their_runs_leave_no_key_stuck() {
             break;
         }
         assert!(
-            started.elapsed() < Duration::from_secs(120),
+            started.elapsed() < Duration::from_secs(300),
             "{statistics:?}"
         );
         for task in &tasks {

@@ -23,9 +23,7 @@ async fn database(level: &str, more: &str) -> Option<TestInbox> {
     let sql = format!("ALTER DATABASE {name} SET default_transaction_isolation = '{level}'");
     execute(&url, &sql).await.unwrap();
     let (server, _) = url.rsplit_once('/')?;
-    let mut place = TestInbox::at(format!("{server}/{name}"));
-    place.options = place.options.acquire_timeout(Duration::from_secs(30));
-    Some(place)
+    Some(TestInbox::at(format!("{server}/{name}")))
 }
 
 async fn stores(place: &TestInbox, count: usize) -> Vec<PostgresStore> {

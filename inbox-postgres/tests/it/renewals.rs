@@ -11,7 +11,7 @@ use crate::common::*;
 /// How many connections there are.
 const ALL: u32 = 3;
 /// Soon enough for an operation that needs a connection of the pool to fail.
-const PATIENCE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(5);
 
 /// What the sessions of a store under test call themselves.
 async fn sessions(place: &TestInbox, name: &str) -> i64 {

@@ -50,7 +50,7 @@ impl Original {
             or_skip(ServerKind::Postgres, skipped).unwrap()?;
         }
         let mut place = TestInbox::at(database(&url).await);
-        place.options = change(place.options).acquire_timeout(Duration::from_secs(30));
+        place.options = change(place.options);
         let store = place.store().await;
         for n in 0..20 {
             let batch = [

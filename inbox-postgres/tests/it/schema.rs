@@ -501,7 +501,7 @@ async fn names_that_need_quotes_and_the_longest_names_do() {
         assert_eq!(receipt, Receipt::Accepted);
         let mut woken = Vec::new();
         for (m, subscription) in subscriptions.iter_mut().enumerate() {
-            let patience = Duration::from_millis(if n == m { 5000 } else { 30 });
+            let patience = Duration::from_millis(if n == m { 60_000 } else { 30 });
             if tokio::time::timeout(patience, subscription.woken())
                 .await
                 .is_ok()

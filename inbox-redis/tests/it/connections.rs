@@ -7,17 +7,18 @@ use inbox_api::{
     Begun, Effect, ErrorKind, Operate as _, Receipt, Schema as _, Settled, State, Store as _,
     StoreExt as _,
 };
-use inbox_redis::{Command, Confirmations, RedisStore};
+use inbox_redis::{Command, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
 
 use crate::common::{
     Raw,
     address::{Address, follow, socket},
+    by_a_replica,
     messages::{claim, key, message, processed, terms},
     options, store,
 };
 
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(6);
 
 async fn own(arguments: &'static [&'static str]) -> Option<Server> {
     let found = tokio::task::spawn_blocking(move || find_own(ServerKind::Redis, arguments));
@@ -33,10 +34,7 @@ async fn a_server_that_became_a_replica_is_left() {
     follow(second.url(), Some(first.url())).await;
     let address = Address::of(first.url()).await;
     let plain = options(&address.url(), false, 1).operation_timeout(LIMIT);
-    let sure = plain.clone().confirmations(Confirmations {
-        replicas: 1,
-        ..Confirmations::default()
-    });
+    let sure = plain.clone().confirmations(by_a_replica());
     let (plain, sure) = (
         RedisStore::connect(plain).await.unwrap(),
         RedisStore::connect(sure).await.unwrap(),
@@ -49,7 +47,7 @@ async fn a_server_that_became_a_replica_is_left() {
             // The replica may not have connected yet.
             let since = Instant::now();
             while let Err(error) = store.receive_one(&message("known")).await {
-                assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
+                assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
             }
         }
         follow(to.url(), None).await;
@@ -62,7 +60,7 @@ async fn a_server_that_became_a_replica_is_left() {
                 assert!(error.is_retryable(), "{error:?}");
                 // Before there is a replica again, nothing can be confirmed.
                 assert!(
-                    since.elapsed() < Duration::from_secs(10),
+                    since.elapsed() < Duration::from_secs(60),
                     "{name}: {error:?}"
                 );
             }
@@ -193,14 +191,11 @@ async fn confirmed_behind_proxy() -> Option<([Server; 2], Proxy, RedisStore)> {
     let url = format!("redis://{}/", proxy.address());
     let sure = options(&url, false, 1)
         .operation_timeout(LIMIT)
-        .confirmations(Confirmations {
-            replicas: 1,
-            ..Confirmations::default()
-        });
+        .confirmations(by_a_replica());
     let store = RedisStore::connect(sure).await.unwrap();
     let since = Instant::now();
     while let Err(error) = store.create().await {
-        assert!(since.elapsed() < Duration::from_secs(30), "{error:?}");
+        assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
     }
     Some(([primary, replica], proxy, store))
 }

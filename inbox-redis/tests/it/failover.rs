@@ -3,11 +3,12 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::{Duration, Instant},
 };
 
+use futures_util::future::try_join_all;
 use inbox_api::{
     ClaimRequest, HandlerName, LeaseTerms, Message, Operate, Outcome, Receipt, Schema, Settled,
     Settlement, State, Store, WorkerName,
@@ -24,8 +25,13 @@ use crate::common::{
 /// what replicas have confirmed, not what is on a disk.
 const MAY_FAIL_OVER: &[&str] = &["--cluster-replica-no-failover", "no", "--appendfsync", "no"];
 
-/// Processes until told to stop; answers the ids whose settlement was acknowledged.
-async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) -> Vec<u64> {
+/// Processes until told to stop; counts and answers the ids whose settlement was acknowledged.
+async fn work(
+    store: RedisStore,
+    handler: HandlerName,
+    stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
+) -> Vec<u64> {
     let request = ClaimRequest {
         handlers: vec![handler],
         limit: 20,
@@ -53,6 +59,7 @@ async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) ->
             Ok(answers) => {
                 for (settlement, answer) in settlements.iter().zip(answers) {
                     if answer == Settled::Done {
+                        count.fetch_add(1, Ordering::Relaxed);
                         settled.push(settlement.lease.key.id.as_str().parse().unwrap());
                     }
                 }
@@ -62,6 +69,39 @@ async fn work(store: RedisStore, handler: HandlerName, stop: Arc<AtomicBool>) ->
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
     settled
+}
+
+/// Waits until so many more are acknowledged, of what each counter counts.
+async fn more(counters: &[Arc<AtomicUsize>; 2], count: usize) {
+    let least = counters
+        .each_ref()
+        .map(|counter| counter.load(Ordering::Relaxed) + count);
+    let since = Instant::now();
+    while counters
+        .iter()
+        .zip(least)
+        .any(|(counter, least)| counter.load(Ordering::Relaxed) < least)
+    {
+        assert!(
+            since.elapsed() < Duration::from_secs(120),
+            "{counters:?}, not {least:?}"
+        );
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// Repeats a call that fails for a while, as it may after a fail-over.
+async fn answered<T, F: Future<Output = inbox_api::Result<T>>>(call: impl Fn() -> F) -> T {
+    let since = Instant::now();
+    loop {
+        match call().await {
+            Ok(answer) => return answer,
+            Err(error) => {
+                assert!(error.is_retryable(), "{error:?}");
+                assert!(since.elapsed() < Duration::from_secs(60), "{error:?}");
+            }
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -80,10 +120,13 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     let options = options(&url, true, 12)
         .operation_timeout(Duration::from_secs(3))
         .confirmations(wanted);
-    let store = RedisStore::connect(options.clone()).await.unwrap();
-    store.create().await.unwrap();
+    let plain = options.clone().confirmations(Confirmations::default());
+    let first = RedisStore::connect(plain.clone()).await.unwrap();
+    first.create().await.unwrap();
+    let store = RedisStore::connect(options).await.unwrap();
     let handler = HandlerName::new("billing").unwrap();
     let stop = Arc::new(AtomicBool::new(false));
+    let counters: [Arc<AtomicUsize>; 2] = Default::default();
     let senders: Vec<_> = (0..3)
         .map(|n| {
             tokio::spawn(send(
@@ -91,14 +134,22 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
                 handler.clone(),
                 n * 1_000_000,
                 stop.clone(),
+                counters[0].clone(),
             ))
         })
         .collect();
     let workers: Vec<_> = (0..2)
-        .map(|_| tokio::spawn(work(store.clone(), handler.clone(), stop.clone())))
+        .map(|_| {
+            tokio::spawn(work(
+                store.clone(),
+                handler.clone(),
+                stop.clone(),
+                counters[1].clone(),
+            ))
+        })
         .collect();
 
-    tokio::time::sleep(Duration::from_secs(2)).await;
+    more(&counters, 251).await;
     let mut cluster = tokio::task::spawn_blocking(move || {
         cluster.kill_node(0).unwrap();
         cluster
@@ -107,10 +158,9 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     .unwrap();
     // Until the replica has taken over.
     let since = Instant::now();
-    let plain = options.clone().confirmations(Confirmations::default());
     loop {
         assert!(
-            since.elapsed() < Duration::from_secs(60),
+            since.elapsed() < Duration::from_secs(120),
             "nobody took over"
         );
         tokio::time::sleep(Duration::from_millis(200)).await;
@@ -127,7 +177,7 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     })
     .await
     .unwrap();
-    tokio::time::sleep(Duration::from_secs(4)).await;
+    more(&counters, 251).await;
     stop.store(true, Ordering::Relaxed);
     let (mut acknowledged, mut settled) = (Vec::new(), Vec::new());
     for sender in senders {
@@ -144,7 +194,12 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
     let store = RedisStore::connect(plain).await.unwrap();
     for ids in acknowledged.chunks(100) {
         let batch: Vec<Message> = ids.iter().map(|id| message(&handler, *id)).collect();
-        let receipts = store.receive(&batch).await.unwrap();
+        // A repetition would find what a failed call has stored.
+        let found = answered(|| try_join_all(batch.iter().map(|one| store.get(one.key())))).await;
+        for (id, record) in ids.iter().zip(found) {
+            assert!(record.is_some(), "message {id} is lost");
+        }
+        let receipts = answered(|| store.receive(&batch)).await;
         for (id, receipt) in ids.iter().zip(receipts) {
             assert_eq!(
                 receipt,
@@ -154,7 +209,8 @@ async fn what_a_replica_has_confirmed_survives_its_primary() {
         }
     }
     for id in settled.iter().step_by(7) {
-        let record = store.get(message(&handler, *id).key()).await.unwrap();
+        let one = message(&handler, *id);
+        let record = answered(|| store.get(one.key())).await;
         assert_eq!(record.unwrap().state, State::Processed, "message {id}");
     }
 }

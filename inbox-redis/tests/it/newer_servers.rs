@@ -72,10 +72,10 @@ fn message(id: &str) -> Message {
 async fn append_only_files_confirm() {
     for server in [&common::REDIS_8, &common::VALKEY] {
         let Some(url) = url(server) else { return };
-        let options = options(&url, false, 1);
+        let options = options(&url, false, 1).operation_timeout(Duration::from_secs(60));
         let local = Confirmations {
             local_aof: true,
-            timeout: Duration::from_secs(2),
+            timeout: Duration::from_secs(30),
             ..Confirmations::default()
         };
         let (sure, _) = store(options.clone().confirmations(local)).await;

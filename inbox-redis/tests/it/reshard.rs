@@ -212,7 +212,8 @@ async fn shards_that_move_lose_nothing_and_do_nothing_twice() {
     let senders: Vec<_> = (0..3)
         .map(|n| {
             let stop = Arc::clone(&stop_sending);
-            tokio::spawn(send(store.clone(), handler.clone(), n * 1_000_000, stop))
+            let (store, handler) = (store.clone(), handler.clone());
+            tokio::spawn(send(store, handler, n * 1_000_000, stop, Arc::default()))
         })
         .collect();
     let workers: Vec<_> = (0..2)

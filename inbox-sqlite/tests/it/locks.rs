@@ -2,7 +2,7 @@
 
 use std::{
     future::Future,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use inbox_api::{
@@ -187,11 +187,23 @@ async fn commits_that_make_nothing_due_wake_nobody() {
 
 #[tokio::test]
 async fn every_operation_ends_while_another_process_keeps_the_lock() {
-    let inbox =
-        test_inbox_with(|options| options.operation_timeout(Duration::from_millis(300))).await;
-    let store = &inbox.store;
-    store.receive(&[message("1"), message("2")]).await.unwrap();
-    let lease = claim_one(store).await;
+    let inbox = test_inbox().await;
+    let patient = &inbox.store;
+    let options = inbox
+        .options()
+        .operation_timeout(Duration::from_millis(300));
+    let started = Instant::now();
+    let store = loop {
+        match SqliteStore::connect(options.clone()).await {
+            Ok(store) => break store,
+            Err(error) => assert!(started.elapsed() < Duration::from_secs(60), "{error}"),
+        }
+    };
+    patient
+        .receive(&[message("1"), message("2")])
+        .await
+        .unwrap();
+    let lease = claim_one(patient).await;
     // One that found nothing would only look.
     let held = lock(&inbox).await;
     let all = Filter {
@@ -235,13 +247,17 @@ async fn every_operation_ends_while_another_process_keeps_the_lock() {
         }
     }
     // Who only looks needs no lock.
-    assert_eq!(store.count(&all).await.unwrap(), 2);
-    assert!(store.get(&key("1")).await.unwrap().is_some());
-    store.statistics().await.unwrap();
-    store.create().await.unwrap();
+    assert_eq!(patient.count(&all).await.unwrap(), 2);
+    assert!(patient.get(&key("1")).await.unwrap().is_some());
+    patient.statistics().await.unwrap();
+    patient.create().await.unwrap();
     unlock(held).await;
-    settle(store, &lease, processed()).await;
-    assert_eq!(ids(&claim(store, 5).await), ["2"]);
+    settle(patient, &lease, processed()).await;
+    assert_eq!(ids(&claim(patient, 5).await), ["2"]);
+    let started = Instant::now();
+    while let Err(error) = store.receive(&[message("3")]).await {
+        assert!(started.elapsed() < Duration::from_secs(60), "{error}");
+    }
 }
 
 #[tokio::test]
@@ -254,8 +270,11 @@ async fn connecting_ends_while_another_process_keeps_the_file() {
         .pragma("locking_mode", "EXCLUSIVE");
     let mut alone = SqliteConnection::connect_with(&options).await.unwrap();
     alone.execute("CREATE TABLE t (a)").await.unwrap();
-    let options = SqliteOptions::new(&path).operation_timeout(Duration::from_millis(300));
-    let error = SqliteStore::connect(options.clone()).await.unwrap_err();
+    let options = SqliteOptions::new(&path);
+    let impatient = options
+        .clone()
+        .operation_timeout(Duration::from_millis(300));
+    let error = SqliteStore::connect(impatient).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
     alone.close().await.unwrap();
     SqliteStore::connect(options).await.unwrap();

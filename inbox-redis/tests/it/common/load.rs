@@ -4,7 +4,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -26,12 +26,13 @@ pub fn message(handler: &HandlerName, id: u64) -> Message {
     }
 }
 
-/// Sends batches until told to stop; answers the batches that were acknowledged.
+/// Sends batches until told to stop; counts and answers the messages that were acknowledged.
 pub async fn send(
     store: RedisStore,
     handler: HandlerName,
     first: u64,
     stop: Arc<AtomicBool>,
+    count: Arc<AtomicUsize>,
 ) -> Vec<u64> {
     let (mut acknowledged, mut number) = (Vec::new(), first);
     while !stop.load(Ordering::Relaxed) {
@@ -40,6 +41,7 @@ pub async fn send(
         match store.receive(&batch).await {
             Ok(receipts) => {
                 assert_eq!(receipts.len(), batch.len());
+                count.fetch_add(ids.len(), Ordering::Relaxed);
                 acknowledged.extend(ids);
                 number += 10;
             }
