@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use crate::kinds::Recipe;
 
 /// Crash recovery and a container's first start take their time, above all on a busy machine.
-const LIMIT: Duration = Duration::from_secs(90);
+const LIMIT: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(30);
 
 /// What is being started.

@@ -187,7 +187,7 @@ async fn more_handlers_than_connections_get_through() {
 /// have run out.
 #[tokio::test]
 async fn handlers_on_all_connections_keep_their_leases() {
-    const LEASE: Duration = Duration::from_millis(800);
+    const LEASE: Duration = Duration::from_secs(4);
     let Some(place) = Place::shared().await else {
         return;
     };
@@ -196,7 +196,7 @@ async fn handlers_on_all_connections_keep_their_leases() {
     let options = inbox::postgres::PostgresOptions::from_url(&place.url).unwrap();
     let options = options.schema(place.schema.clone()).max_connections(2);
     let store = PostgresStore::connect(options).await.unwrap();
-    let builder = place.writer(&store, 3 * LEASE).lease(LEASE);
+    let builder = place.writer(&store, LEASE * 3 / 2).lease(LEASE);
     let processor = builder.concurrency(4).look_ahead(0).build().unwrap();
     let another = async {
         let count = async |state| place.statistics().await.count(state);
@@ -212,7 +212,7 @@ async fn handlers_on_all_connections_keep_their_leases() {
         while count(State::Processed).await < 4 {
             let claims = place.store.claim(&request).await.unwrap();
             assert!(claims.leased.is_empty(), "{:?}", claims.leased);
-            tokio::time::sleep(LEASE / 8).await;
+            tokio::time::sleep(LEASE / 40).await;
         }
     };
     let (summary, ()) = tokio::join!(drained(processor, &place), another);

@@ -365,7 +365,7 @@ pub async fn until_idle_by_a_paused_clock(builder: ProcessorBuilder) -> Summary 
 
 /// Waits until something is so; panics when it never is.
 pub async fn eventually(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
-    for _ in 0..6000 {
+    for _ in 0..24_000 {
         if is_so().await {
             return;
         }

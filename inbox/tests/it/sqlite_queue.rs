@@ -11,14 +11,17 @@ use inbox::{
 
 use crate::processor_support::{at_once, billing, message};
 
-const LEASE: Duration = Duration::from_secs(2);
-/// A queue of 32 of them takes more than three seconds.
-const EACH: Duration = Duration::from_millis(100);
-const MESSAGES: usize = 80;
+const LEASE: Duration = Duration::from_secs(6);
+/// A queue of 32 of them takes more than nine seconds.
+const EACH: Duration = Duration::from_millis(300);
+const MESSAGES: usize = 75;
 
 /// With its own connections, as another process has it.
 async fn connect(path: &Path) -> SqliteStore {
-    let options = SqliteOptions::new(path).synchronous(Synchronous::Normal);
+    let options = SqliteOptions::new(path)
+        .synchronous(Synchronous::Normal)
+        // The last of a queue wait for all others.
+        .operation_timeout(Duration::from_secs(60));
     SqliteStore::connect(options).await.unwrap()
 }
 

@@ -249,7 +249,7 @@ impl Place {
 }
 
 /// The lease of handlers that outlive it.
-const LEASE: Duration = Duration::from_millis(200);
+const LEASE: Duration = Duration::from_secs(1);
 
 /// Writes, and then does what the message's id asks for on its first attempts.
 struct Ledger;
