@@ -140,10 +140,14 @@ async fn what_waits_is_kept_and_what_is_dropped_comes_again(server: &Redis) -> O
     server.publish_numbers(stream, 2).await?;
     // Kept in time by a machine that is slow.
     let claim_after = Duration::from_secs(10);
-    let options = server.options(stream)?.claim_after(claim_after)?;
-    let mut source_of_both = source(options.clone());
+    // Each is a consumer of its own.
+    let options = || {
+        let options = server.options(stream);
+        options.map(|options| options.claim_after(claim_after))
+    };
+    let mut source_of_both = source(options()??);
     let mut taken = take(&mut source_of_both, 2).await?;
-    let mut other = source(options);
+    let mut other = source(options()??);
     drop(taken.pop());
     let again = next(&mut source_of_both).await?;
     assert_eq!(text(&again), "2");
