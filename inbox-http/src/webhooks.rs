@@ -19,6 +19,9 @@
 //! | signed, and no event, or refused by the store | 422 `not-an-event`, `refused` |
 //! | while the [gate](WebhookReceiver::backlog_gate) is shut, too many [bodies](crate::BodyBudget) are in memory, or the store is away | 503 `backlog-full`, `no-room`, `store-unavailable`, with `Retry-After` |
 //!
+//! What a client still sends when it is refused is read and thrown away for up to five seconds, since most read no
+//! answer before they have sent everything.
+//!
 //! A body is stored as it came. **At GitHub, choose the content type `application/json`**: a form is taken too, but
 //! is a form then to handlers, and its event is one text in it, in which no ordering field is found.
 //!
