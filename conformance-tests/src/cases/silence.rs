@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How long the store's operations may take here.
-const LIMIT: Duration = Duration::from_secs(3);
+const LIMIT: Duration = Duration::from_secs(2);
 /// When a call counts as one that does not end: far beyond the limit, on any machine.
 const HUNG: Duration = Duration::from_secs(60);
 /// How many calls may meet a silent connection: a pool may hold several.
