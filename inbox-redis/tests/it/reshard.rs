@@ -96,7 +96,11 @@ struct Node {
 impl Node {
     async fn at(url: &str) -> RedisResult<Self> {
         let client = redis::Client::open(url)?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        let config = redis::AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(crate::common::PATIENCE))
+            .set_response_timeout(Some(crate::common::PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await?;
         let mut ask = redis::cmd("CLUSTER");
         let id = ask.arg("MYID").query_async(&mut connection).await?;
         Ok(Self {

@@ -9,7 +9,7 @@ use std::{
 
 use inbox_redis_streams::{Connection, RedisStreamsOptions, RedisStreamsPublisher};
 use inbox_source::{Envelope, Publisher as _};
-use redis::{Cmd, FromRedisValue, Value, cmd};
+use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
 use source_tests::Proxy;
 use test_servers::{Kind, Server, or_skip};
 
@@ -78,7 +78,12 @@ impl Redis {
 
     pub(crate) async fn ask<T: FromRedisValue>(&self, command: &Cmd) -> Outcome<T> {
         let client = redis::Client::open(format!("redis://{}", self.direct))?;
-        let mut connection = client.get_multiplexed_async_connection().await?;
+        // Unless told it waits for half a second, which a busy machine takes.
+        let config = AsyncConnectionConfig::new()
+            .set_connection_timeout(Some(PATIENCE))
+            .set_response_timeout(Some(PATIENCE));
+        let connection = client.get_multiplexed_async_connection_with_config(&config);
+        let mut connection = connection.await?;
         Ok(command.query_async(&mut connection).await?)
     }
 

@@ -137,7 +137,7 @@ pub async fn store(options: RedisOptions) -> (RedisStore, ClockOffset) {
 }
 
 /// What a test says itself may come while the server is busy with another's.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A connection past the store, for whatever the tests do behind its back.
 #[derive(Clone)]
