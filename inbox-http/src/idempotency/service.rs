@@ -116,6 +116,7 @@ where
             }
             Err(detail) => Refusal::KeyMalformed(detail),
         };
+        // The client may still be sending.
         drop(Lingering::new(parts.version, &parts.headers, body));
         let response = layer.refuse(refusal);
         Box::pin(async move { Ok(response) })

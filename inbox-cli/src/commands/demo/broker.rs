@@ -7,7 +7,6 @@ use inbox::{
     HandlerName, Message,
     receiver::{Source, SourceError},
 };
-
 use tokio::sync::watch;
 
 use crate::input;
