@@ -71,11 +71,21 @@ pub enum Flaw {
     StopsRenewing,
     /// Renewals that have failed are made again late.
     RenewsLate,
+    /// A source that hands out what is no message as if it were one.
+    TakesAnything,
+    /// What is only recorded is handed back instead.
+    ReleasesRecords,
+    /// Dead letters of what is no message are settled as done.
+    CompletesRejected,
+    /// A claim that is not answered at once is given up.
+    LeavesClaims,
+    /// What was cut short for want of a renewal is charged as an attempt.
+    ChargesOutages,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 29] = [
         Self::AcknowledgesFirst,
         Self::ForgetsDuplicates,
         Self::NoFencing,
@@ -100,6 +110,11 @@ impl Flaw {
         Self::ForgetsLateClaims,
         Self::StopsRenewing,
         Self::RenewsLate,
+        Self::TakesAnything,
+        Self::ReleasesRecords,
+        Self::CompletesRejected,
+        Self::LeavesClaims,
+        Self::ChargesOutages,
     ];
 
     /// Whether it is the store that is broken.
@@ -115,6 +130,11 @@ impl Flaw {
                 | Self::ForgetsLateClaims
                 | Self::StopsRenewing
                 | Self::RenewsLate
+                | Self::TakesAnything
+                | Self::ReleasesRecords
+                | Self::CompletesRejected
+                | Self::LeavesClaims
+                | Self::ChargesOutages
         )
     }
 }

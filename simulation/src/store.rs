@@ -8,13 +8,13 @@ use inbox::{
     Invalid, Lease, LeaseTerms, Message, Outcome, Receipt, Result, Settled, Settlement, Store,
     Subscription,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     Flaw,
     history::PartId,
     scenario::{Operation, Wrong},
-    world::World,
+    world::{AUDIT, REJECTED, World},
 };
 
 pub(crate) struct Seen {
@@ -30,17 +30,31 @@ impl Seen {
 
     /// The settlements, as a broken runtime would ask for them.
     fn as_broken<'a>(&self, settlements: &'a [Settlement]) -> Cow<'a, [Settlement]> {
-        if self.world.flaw != Some(Flaw::RefusedIsDone) {
+        let Some(flaw) = self.world.flaw else {
             return settlements.into();
-        }
-        let done = |settlement: &Settlement| {
-            let mut settlement = settlement.clone();
-            if self.world.history().was_refused(&settlement.lease) {
-                settlement.outcome = Outcome::Processed { result: None };
-            }
-            settlement
         };
-        settlements.iter().map(done).collect()
+        let broken = |settlement: &Settlement| Settlement {
+            lease: settlement.lease.clone(),
+            outcome: self.broken_outcome(flaw, settlement),
+        };
+        settlements.iter().map(broken).collect()
+    }
+
+    fn broken_outcome(&self, flaw: Flaw, settlement: &Settlement) -> Outcome {
+        let (lease, outcome) = (&settlement.lease, settlement.outcome.clone());
+        let handler = lease.key.handler.as_str();
+        match flaw {
+            Flaw::RefusedIsDone if self.world.history().was_refused(lease) => {
+                Outcome::Processed { result: None }
+            }
+            Flaw::ChargesOutages if self.world.history().was_cut(lease) => Outcome::Retry {
+                after: Duration::ZERO,
+                error: "planned".into(),
+            },
+            Flaw::ReleasesRecords if handler == AUDIT => Outcome::Release,
+            Flaw::CompletesRejected if handler == REJECTED => Outcome::Processed { result: None },
+            _ => outcome,
+        }
     }
 
     /// One call, with what is planned for it. What it answers has been written down when it was done.
@@ -196,10 +210,15 @@ impl Store for Seen {
             Ok(claims)
         };
         let mut open = OpenClaim::new(self);
-        let claims = self.call(Operation::Claim, "claim", work).await;
-        open.is_answered = true;
+        let call = self.call(Operation::Claim, "claim", work);
+        let answer = match self.world.flaw {
+            Some(Flaw::LeavesClaims) => timeout(Duration::from_millis(1), call).await.ok(),
+            _ => Some(call.await),
+        };
+        open.is_answered = answer.is_some();
         drop(open);
-        let mut claims = claims?;
+        let late = || Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("claim"));
+        let mut claims = answer.unwrap_or_else(late)?;
         self.world.history().told_claims(&self.part, &claims.leased);
         if self.world.flaw == Some(Flaw::HidesCrashes) {
             for leased in &mut claims.leased {

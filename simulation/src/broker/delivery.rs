@@ -205,8 +205,11 @@ fn verdict(odd: Option<Oddity>, told: Rejected) -> Verdict {
 impl Delivery for Taken {
     fn message(&self) -> Result<Message, Rejection> {
         self.panics_if(Oddity::Panics);
+        let takes_anything = self.broker.world.flaw == Some(Flaw::TakesAnything);
         match self.odd {
-            Some(Oddity::NoMessage | Oddity::NoBytes) => Err(Rejection::new(NO_MESSAGE)),
+            Some(Oddity::NoMessage | Oddity::NoBytes) if !takes_anything => {
+                Err(Rejection::new(NO_MESSAGE))
+            }
             Some(Oddity::TooLarge) => {
                 let message = &self.message;
                 let (handler, id) = (message.handler().clone(), message.id().clone());

@@ -11,6 +11,13 @@ impl History {
             .is_some_and(|grant| grant.refused.is_some())
     }
 
+    /// Whether the handler of a lease was told to stop for want of a renewal.
+    pub(crate) fn was_cut(&mut self, lease: &Lease) -> bool {
+        self.grant(lease)
+            .and_then(|grant| grant.run.as_ref())
+            .is_some_and(|run| run.was_cut)
+    }
+
     pub(super) fn told_refused(&mut self, settlement: &Settlement) {
         let name = name_of(&settlement.outcome);
         let Some(grant) = self.grant(&settlement.lease) else {

@@ -77,9 +77,19 @@ fn every_flaw_breaks_the_rule_that_is_there_for_it() {
             Flaw::StopsRenewing => "leases are renewed",
             Flaw::RenewsLate => "failed renewals are repeated",
             Flaw::PanicsAtTwo => "no panic ends a part",
+            Flaw::TakesAnything => "nothing is finished behind a stop",
+            Flaw::ReleasesRecords => "recorded as processed",
+            Flaw::CompletesRejected => "kept as dead",
+            Flaw::LeavesClaims => "a claim is waited for",
+            Flaw::ChargesOutages => "an outage costs no attempt",
         };
         found(flaw, rule);
     }
+    // One flaw, a second rule.
+    found(
+        Flaw::HidesCrashes,
+        "what comes with a suspect is handed back",
+    );
 }
 
 #[test]
