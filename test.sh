@@ -9,7 +9,7 @@ set -uo pipefail
 cd "$(dirname "$0")" || exit 1
 target=${CARGO_TARGET_DIR:-target}
 # Tests of servers wait more than they work.
-export RUST_TEST_THREADS=${RUST_TEST_THREADS:-4}
+export RUST_TEST_THREADS=${RUST_TEST_THREADS:-6}
 log=$target/test.log
 
 # The servers are installed while the rest is built.
