@@ -52,16 +52,18 @@
 //! - Messages of one ordering key are published in the order in which they were sent, each after the broker has
 //!   confirmed the one before; those of different keys, many at a time.
 //! - What the broker will never take is a dead letter; while it is away, or refuses the user, messages wait,
-//!   and no attempt counts.
+//!   and no attempt counts, whatever [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) the processor has.
+//! - A message that cannot be published now, while others of its call are, waits by itself: for a tenth of the time
+//!   since it was stored, at least a second and at most a minute.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use async_trait::async_trait;
-use inbox_source::{Envelope, Publisher};
+use inbox_source::{Envelope, Publisher, SourceError};
 
 use crate::{
-    Answers, Batch, BatchHandler, Batches, Bytes, Completion, Failure, HandlerName, Invalid, Kind,
-    Message, MessageId, Receipt, Result, Router, Store, Transactional,
+    Answers, Batch, BatchHandler, Batches, Bytes, Completion, Context, Failure, HandlerName,
+    Invalid, Kind, Message, MessageId, Receipt, Result, Router, Store, Transactional,
 };
 
 /// The header that says where a message goes: a topic, a subject, a queue.
@@ -69,6 +71,12 @@ pub const DESTINATION: &str = "destination";
 
 /// How long nothing is published after the broker could not be reached.
 const PAUSE: Duration = Duration::from_secs(1);
+
+/// The longest wait of a message that cannot be published while others are.
+const LONGEST_WAIT: Duration = Duration::from_secs(60);
+
+/// So many bytes go into one call of a publisher, whose client may copy them all before it sends the first.
+const CALL_BYTES: usize = 16 << 20;
 
 /// Messages on their way to a broker. See the [module](crate::outbox).
 #[derive(Clone, Debug)]
@@ -107,14 +115,16 @@ impl<S> Outbox<S> {
             .with_header(DESTINATION, destination)
     }
 
-    /// Publishes the outbox's messages, as a part of a processor: up to 500 in one call of the
-    /// publisher. A message without a [destination](DESTINATION) goes to that of its kind's name.
+    /// Publishes the outbox's messages, as a part of a processor: up to 500, and 16 MiB of several, in one call of the
+    /// publisher, which limits its time by itself. A message without a [destination](DESTINATION) goes to that of its kind's name.
     #[must_use]
     pub fn router(&self, publisher: impl Publisher) -> Router {
         Router::new(&self.handler)
             .fallback_batch_handler(Publishing { publisher })
             .batches(Batches::up_to(500))
             .concurrency(1000)
+            // One for all handlers would end calls that a slow broker answers later, as failures that count.
+            .timeout(Duration::MAX)
     }
 }
 
@@ -166,19 +176,55 @@ impl<P: Publisher> BatchHandler for Publishing<P> {
     async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
         let messages = batch.iter().map(|context| envelope(context.message()));
         let messages: Vec<_> = messages.collect();
-        let answers = self.publisher.publish(&messages).await;
-        if answers.len() != messages.len() {
-            return Err(Failure::retry(
-                "the publisher did not answer for every message",
-            ));
+        let mut answers = Vec::with_capacity(messages.len());
+        let mut rest = messages.as_slice();
+        while !rest.is_empty() {
+            let (call, later) = rest.split_at(fitting(rest));
+            let confirmed = self.publisher.publish(call).await;
+            if confirmed.len() != call.len() {
+                return Err(Failure::retry(
+                    "the publisher did not answer for every message",
+                ));
+            }
+            let is_away = confirmed.iter().all(will_pass);
+            let contexts = batch.iter().skip(answers.len());
+            let both = confirmed.into_iter().zip(contexts);
+            answers.extend(both.map(|(answer, context)| match answer {
+                Ok(()) => Ok(Completion::default()),
+                Err(error) if !error.is_transient() => Err(Failure::dead(error.to_string())),
+                Err(error) if is_away => Err(Failure::pause(PAUSE, error.to_string())),
+                Err(error) => Err(Failure::defer(wait_of(context), error.to_string())),
+            }));
+            rest = later;
+            if is_away {
+                let not_sent = || Failure::pause(PAUSE, "not sent, as nothing before it was taken");
+                answers.extend(rest.iter().map(|_| Err(not_sent())));
+                break;
+            }
         }
-        let answers = answers.into_iter().map(|answer| match answer {
-            Ok(()) => Ok(Completion::default()),
-            Err(error) if error.is_transient() => Err(Failure::pause(PAUSE, error.to_string())),
-            Err(error) => Err(Failure::dead(error.to_string())),
-        });
-        Ok(answers.collect::<Vec<_>>().into())
+        Ok(answers.into())
     }
+}
+
+fn will_pass(answer: &Result<(), SourceError>) -> bool {
+    matches!(answer, Err(error) if error.is_transient())
+}
+
+/// How many of the first messages go into one call.
+fn fitting(messages: &[Envelope]) -> usize {
+    let mut bytes = 0_usize;
+    let fit = messages.iter().take_while(|message| {
+        bytes = bytes.saturating_add(message.payload.len());
+        bytes <= CALL_BYTES
+    });
+    fit.count().max(1)
+}
+
+/// The longer a message has waited, the more seldom it is tried: a destination that takes nothing is not to hold up
+/// the others, and how often a message has been deferred is not known.
+fn wait_of(context: &Context) -> Duration {
+    let age = SystemTime::now().duration_since(context.leased().accepted_at);
+    (age.unwrap_or_default() / 10).clamp(PAUSE, LONGEST_WAIT)
 }
 
 /// The message as a broker is given it.

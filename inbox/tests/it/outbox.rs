@@ -11,24 +11,32 @@ use std::{
 };
 
 use inbox::{
-    CancellationToken, HandlerName, Key, MessageId, Operate as _, OrderingKey, Processor, Receipt,
-    Schema as _, State, Transactional as _,
+    CancellationToken, HandlerName, Hooks, Key, MessageId, Operate as _, OrderingKey, Processor,
+    ProcessorBuilder, Receipt, Record, Schema as _, State, Transactional as _,
     outbox::Outbox,
     receiver::{Envelope, Publisher, SourceError},
     sqlite::{SqliteOptions, SqliteStore},
 };
 
-/// A broker that keeps what it confirms, may be away, and loses every nth confirmation.
+/// A broker that keeps what it confirms, may be away or slow, and loses every nth confirmation. The first message to the
+/// queue "full" finds it full.
 #[derive(Default)]
 struct Broker {
     kept: Mutex<Vec<Envelope>>,
+    /// The bytes of each call.
+    sizes: Mutex<Vec<usize>>,
+    takes: Duration,
     away: AtomicBool,
+    is_full_no_more: AtomicBool,
     lose_every: usize,
     calls: AtomicUsize,
 }
 
 impl Publisher for Broker {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
+        let size = messages.iter().map(|message| message.payload.len()).sum();
+        self.sizes.lock().unwrap().push(size);
+        tokio::time::sleep(self.takes).await;
         if self.away.load(Ordering::SeqCst) {
             let away = || Err(SourceError::transient("connection refused"));
             return messages.iter().map(|_| away()).collect();
@@ -36,6 +44,9 @@ impl Publisher for Broker {
         let keep = |message: &Envelope| {
             if message.address == "nowhere" {
                 return Err(SourceError::permanent("no such queue"));
+            }
+            if message.address == "full" && !self.is_full_no_more.swap(true, Ordering::SeqCst) {
+                return Err(SourceError::transient("the queue is full"));
             }
             self.kept.lock().unwrap().push(message.clone());
             let call = self.calls.fetch_add(1, Ordering::SeqCst) + 1;
@@ -57,6 +68,16 @@ impl Broker {
     }
 }
 
+#[derive(Clone, Default)]
+struct Pauses(Arc<AtomicUsize>);
+
+#[async_trait::async_trait]
+impl Hooks for Pauses {
+    async fn paused(&self, _: &HandlerName, _: &str, _: Duration) {
+        self.0.fetch_add(1, Ordering::SeqCst);
+    }
+}
+
 async fn store(directory: &tempfile::TempDir) -> SqliteStore {
     let options = SqliteOptions::new(directory.path().join("outbox.db"));
     let store = SqliteStore::connect(options).await.unwrap();
@@ -70,10 +91,18 @@ fn id(text: impl AsRef<str>) -> MessageId {
 
 /// Publishes until nothing is left to do.
 async fn publish_all(store: &SqliteStore, outbox: &Outbox<SqliteStore>, broker: &Arc<Broker>) {
-    let processor = Processor::builder(Arc::new(store.clone()))
-        .router(outbox.router(broker.clone()))
-        .build()
-        .unwrap();
+    let processor =
+        Processor::builder(Arc::new(store.clone())).router(outbox.router(broker.clone()));
+    run_until(store, processor, |unfinished| unfinished == 0).await;
+}
+
+/// Runs it until so many messages are unfinished.
+async fn run_until(
+    store: &SqliteStore,
+    processor: ProcessorBuilder,
+    is_over: impl Fn(u64) -> bool,
+) {
+    let processor = processor.build().unwrap();
     let stop = CancellationToken::new();
     let running = tokio::spawn({
         let stop = stop.clone();
@@ -81,13 +110,18 @@ async fn publish_all(store: &SqliteStore, outbox: &Outbox<SqliteStore>, broker: 
     });
     for _ in 0..1200 {
         let statistics = store.statistics().await.unwrap();
-        if statistics.count(State::Pending) + statistics.count(State::Leased) == 0 {
+        if is_over(statistics.count(State::Pending) + statistics.count(State::Leased)) {
             break;
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
     }
     stop.cancel();
     running.await.unwrap().unwrap();
+}
+
+async fn record(store: &SqliteStore, name: &str) -> Record {
+    let key = Key::new(HandlerName::new("to-broker").unwrap(), id(name));
+    store.get(&key).await.unwrap().unwrap()
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -185,14 +219,77 @@ async fn an_absent_broker_costs_no_attempt_and_a_refusal_is_a_dead_letter() {
     publish_all(&store, &outbox, &broker).await;
     returning.await.unwrap();
 
-    let record = async |name: &str| {
-        let key = Key::new(HandlerName::new("to-broker").unwrap(), id(name));
-        store.get(&key).await.unwrap().unwrap()
-    };
     assert_eq!(broker.ids(), ["plain"]);
-    let plain = record("plain").await;
+    let plain = record(&store, "plain").await;
     assert_eq!((plain.state, plain.attempts.started), (State::Processed, 1));
-    let lost = record("lost").await;
+    let lost = record(&store, "lost").await;
     assert_eq!(lost.state, State::Dead);
     assert_eq!(lost.last_error.as_deref(), Some("no such queue"));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_time_limit_of_the_processor_is_not_that_of_the_publisher() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory).await;
+    let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+    let message = outbox.message("orders", id("slow"), "placed", "{}");
+    outbox.send(&[message.unwrap()]).await.unwrap();
+
+    let broker = Arc::new(Broker {
+        takes: Duration::from_millis(300),
+        ..Broker::default()
+    });
+    let processor = Processor::builder(Arc::new(store.clone()))
+        .handler_timeout(Duration::from_millis(20))
+        .router(outbox.router(broker.clone()));
+    run_until(&store, processor, |pending| pending == 0).await;
+
+    let slow = record(&store, "slow").await;
+    assert_eq!((slow.state, slow.attempts.started), (State::Processed, 1));
+    assert_eq!(broker.ids(), ["slow"], "published once");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_destination_that_takes_nothing_does_not_pause_the_others() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory).await;
+    let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+    let message = |to: &str, name: &str| outbox.message(to, id(name), "placed", "{}").unwrap();
+    let sent = [
+        message("full", "stuck"),
+        message("orders", "a"),
+        message("orders", "b"),
+    ];
+    outbox.send(&sent).await.unwrap();
+
+    let broker = Arc::new(Broker::default());
+    let pauses = Pauses::default();
+    let processor = Processor::builder(Arc::new(store.clone()))
+        .router(outbox.router(broker.clone()))
+        .hooks(pauses.clone());
+    run_until(&store, processor, |unfinished| unfinished == 0).await;
+
+    assert_eq!(broker.ids(), ["a", "b", "stuck"]);
+    assert_eq!(pauses.0.load(Ordering::SeqCst), 0, "all of the outbox");
+    let stuck = record(&store, "stuck").await;
+    assert_eq!((stuck.state, stuck.attempts.started), (State::Processed, 1));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_call_of_a_publisher_has_no_more_bytes_than_its_client_can_copy() {
+    const MIB: usize = 1 << 20;
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory).await;
+    let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+    for n in 0..5 {
+        let payload = vec![b'x'; 7 * MIB];
+        let message = outbox.message("orders", id(n.to_string()), "placed", payload);
+        outbox.send(&[message.unwrap()]).await.unwrap();
+    }
+
+    let broker = Arc::new(Broker::default());
+    publish_all(&store, &outbox, &broker).await;
+    assert_eq!(broker.ids().len(), 5);
+    let sizes = broker.sizes.lock().unwrap();
+    assert!(sizes.iter().all(|size| *size <= 16 * MIB), "{sizes:?}");
 }
