@@ -112,8 +112,8 @@
 //! has cancelled, as it does when a queue's leader moves. The next call connects again, and finds or declares
 //! the queue. A limit of connections, and a virtual host that is down, are waited for. A refused password, a
 //! virtual host that is not there or not for this user, a queue that is not there, and one with other settings
-//! are permanent. For the publisher they are transient: what a message waits for there is no fault of the
-//! message.
+//! are permanent. For the publisher they are transient, and so is an exchange that is not there: what a message
+//! waits for there is no fault of the message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) returns when the server has read all acknowledgements, and has put what was not

@@ -1,8 +1,9 @@
 //! The way out: messages that the server has confirmed.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
-use inbox_api::Result;
+use futures_util::FutureExt;
+use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
 use lapin::{
     Channel, Confirmation, PublisherConfirm,
@@ -18,8 +19,9 @@ use tokio::{
 use crate::{
     Connection,
     envelope::{properties, short},
-    error::{NOT_FOUND, PRECONDITION_FAILED, answer, transient},
+    error::{PRECONDITION_FAILED, answer, transient},
     options::{invalid, name, parse, read, unknown},
+    screen::Cut,
     session::connect,
 };
 
@@ -29,15 +31,23 @@ const DOING: &str = "publishing";
 /// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it
 /// knows its streams.
 const STARTING: Duration = Duration::from_secs(60);
+/// So long a queue may be away. A deployment that deletes it and declares it again takes seconds. A node that starts
+/// again, as for an upgrade, takes minutes, and older versions know nothing of its classic queues while it is down.
+const AWAY: Duration = Duration::from_secs(5 * 60);
+/// Of so many addresses it is known since when they have no queue.
+const MAX_MISSING: usize = 10_000;
 
 /// Sends messages to an exchange, with their address as the routing key and their id as `message_id`.
 ///
 /// A message is confirmed when each queue that it goes to has it: a quorum queue with a majority of its nodes,
-/// a classic one on its disk. One that goes to no queue (`mandatory`), or whose exchange is not there, is a
-/// permanent error; in the first minute of a connection no queue is a transient one, since a server that has
-/// just started may not know its queues and streams yet. A queue that is full and rejects is a transient error,
-/// and so is whatever fails before a message is sent, a refused password or virtual host, too: the messages are
-/// none the worse for it.
+/// a classic one on its disk. One that goes to no queue (`mandatory`) is a transient error at first: the queue may
+/// be on a node that is down, or about to be declared again. It is a permanent one when nothing that was sent to
+/// its address has gone to a queue for five minutes, but not in the first minute of a connection, since a server
+/// that has just started may not know its queues and streams yet.
+///
+/// A queue that is full and rejects is a transient error, and so is whatever is not about a message: a refused
+/// password or virtual host, and an exchange that is not there. While the server takes nothing, as it is short of
+/// memory or of disk space, nothing is sent, and messages fail at once.
 ///
 /// The headers `CC` and `BCC` of a message are not sent: they say where else it goes.
 ///
@@ -46,16 +56,37 @@ pub struct RabbitMqPublisher {
     connection: Connection,
     exchange: String,
     limit: Duration,
-    link: Mutex<Option<Link>>,
+    turn: Mutex<Turn>,
+}
+
+/// What one call at a time has: see [`Returned`].
+#[derive(Default)]
+struct Turn {
+    link: Option<Link>,
+    missing: Missing,
 }
 
 /// A connection until it is lost, or its channel: an error of one message ends the channel for all.
-#[derive(Clone)]
 struct Link {
+    /// Cuts while confirmations are open. When a call leaves some behind, late or dropped, no other may use the link:
+    /// see [`Returned`].
+    cut: Cut,
+    connection: lapin::Connection,
     channel: Channel,
     since: Instant,
-    /// One call at a time: see [`Returned`].
-    turn: Arc<Mutex<()>>,
+}
+
+impl Link {
+    fn is_usable(&self) -> bool {
+        !self.cut.on_drop && self.channel.status().connected()
+    }
+
+    /// Whether the server has said that it takes nothing. It says so when the first message has come, and reads no
+    /// more: another connection would fare no better.
+    fn is_blocked(&self) -> bool {
+        let status = self.connection.status();
+        status.connected() && status.blocked()
+    }
 }
 
 impl RabbitMqPublisher {
@@ -67,7 +98,7 @@ impl RabbitMqPublisher {
             connection,
             exchange: String::new(),
             limit: Duration::from_secs(30),
-            link: Mutex::default(),
+            turn: Mutex::default(),
         }
     }
 
@@ -76,6 +107,10 @@ impl RabbitMqPublisher {
     /// # Errors
     /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let mut publisher = Self::new(Connection::of(&url)?);
         for (key, value) in url.query_pairs() {
@@ -108,29 +143,38 @@ impl RabbitMqPublisher {
         self
     }
 
-    async fn link(&self) -> Outcome<Link> {
-        let mut link = self.link.lock().await;
-        if let Some(link) = link
-            .as_ref()
-            .filter(|link| link.channel.status().connected())
-        {
-            return Ok(link.clone());
+    /// The link that is there, or a new one.
+    async fn link<'a>(&self, kept: &'a mut Option<Link>) -> Outcome<&'a mut Link> {
+        if kept.as_ref().is_some_and(Link::is_blocked) {
+            return Err(transient(
+                DOING,
+                "the server takes nothing: it is short of memory or of disk space",
+            ));
         }
-        *link = None;
-        // The channel keeps the connection.
-        let connection = connect(&self.connection, Arc::default()).await?;
+        let link = match kept.take() {
+            Some(link) if link.is_usable() => link,
+            // It ends before there is another.
+            old => {
+                drop(old);
+                self.open().await?
+            }
+        };
+        Ok(kept.insert(link))
+    }
+
+    async fn open(&self) -> Outcome<Link> {
+        let (connection, mut cut) = connect(&self.connection, Arc::default()).await?;
         let opening = |error| transient("opening a channel", error);
         let channel = connection.create_channel().await.map_err(opening)?;
         let confirm = channel.confirm_select(ConfirmSelectOptions::default());
         confirm.await.map_err(opening)?;
-        let turn = Arc::default();
-        let since = Instant::now();
-        let opened = Link {
+        cut.on_drop = false;
+        Ok(Link {
+            cut,
+            connection,
             channel,
-            since,
-            turn,
-        };
-        Ok(link.insert(opened).clone())
+            since: Instant::now(),
+        })
     }
 
     /// Sends one, and returns what its confirmation will be.
@@ -149,10 +193,10 @@ impl RabbitMqPublisher {
     }
 }
 
-/// An answer to one message ends the channel, and so is that of all: only whom it means will never be taken.
+/// An answer to one message ends the channel, and so is that of all: only whom it means will never be taken. That
+/// there is no such exchange means none: it is a setting.
 fn failure(error: &lapin::Error, message: &Envelope) -> SourceError {
     match answer(error) {
-        Some((NOT_FOUND, text)) => SourceError::permanent(format!("{DOING}: {text}")),
         Some((PRECONDITION_FAILED, text))
             if text.contains(&format!("message size {} ", message.payload.len())) =>
         {
@@ -164,13 +208,21 @@ fn failure(error: &lapin::Error, message: &Envelope) -> SourceError {
 
 /// What no queue takes. The server returns it before it confirms it, but may confirm earlier messages after
 /// that, and the client gives what was returned to the next confirmation, whichever it is. So only that it was
-/// one of this call is known from that, and which one it was, from what was returned.
+/// one of this call is known from that, and which one it was, from what was returned. And that only if each
+/// confirmation that the channel waits for is one of this call, and is looked at to the end.
 #[derive(Default)]
 struct Returned(Vec<BasicReturnMessage>);
 
 impl Returned {
-    /// Takes those out that were confirmed although no queue takes them.
-    fn correct(self, messages: &[Envelope], answers: &mut [Outcome<()>], connected: Duration) {
+    /// Takes those out that were confirmed although no queue takes them. `connected`: for how long.
+    fn correct(
+        self,
+        messages: &[Envelope],
+        answers: &mut [Outcome<()>],
+        missing: &mut Missing,
+        connected: Duration,
+        now: Instant,
+    ) {
         for returned in self.0 {
             let delivery = &returned.delivery;
             let id = delivery.properties.message_id().as_ref();
@@ -183,16 +235,40 @@ impl Returned {
             if let Some((message, answer)) =
                 both.find(|(message, answer)| answer.is_ok() && is_it(message))
             {
-                *answer = Err(no_queue(&message.address, connected));
+                let away = now.duration_since(missing.since(&message.address, now));
+                *answer = Err(no_queue(&message.address, connected, away));
+            }
+        }
+        for (message, answer) in messages.iter().zip(answers) {
+            if answer.is_ok() {
+                missing.0.remove(&message.address);
             }
         }
     }
 }
 
-/// `connected`: for how long.
-fn no_queue(address: &str, connected: Duration) -> SourceError {
+/// Since when nothing that is sent to an address goes to a queue.
+#[derive(Default)]
+struct Missing(HashMap<String, Instant>);
+
+impl Missing {
+    fn since(&mut self, address: &str, now: Instant) -> Instant {
+        if let Some(since) = self.0.get(address) {
+            return *since;
+        }
+        // Rather wait once more than remember all that was ever missing.
+        if self.0.len() >= MAX_MISSING {
+            self.0.clear();
+        }
+        self.0.insert(address.to_owned(), now);
+        now
+    }
+}
+
+/// `connected`, `away`: for how long there has been this connection, and no queue.
+fn no_queue(address: &str, connected: Duration, away: Duration) -> SourceError {
     let text = format!("{DOING}: no queue takes what is sent to {address:?}");
-    match connected < STARTING {
+    match connected < STARTING || away < AWAY {
         true => SourceError::transient(text),
         false => SourceError::permanent(text),
     }
@@ -226,45 +302,66 @@ impl Publisher for RabbitMqPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
         let deadline = Instant::now() + self.limit;
         let late = || transient(DOING, "the server did not confirm in time");
-        let link = match timeout_at(deadline, self.link()).await {
+        // What fails here is about no message: when that is mended, they are taken.
+        let none = |error: &SourceError| -> Vec<Outcome<()>> {
+            let again = || SourceError::transient(error.to_string());
+            messages.iter().map(|_| Err(again())).collect()
+        };
+        let Ok(mut turn) = timeout_at(deadline, self.turn.lock()).await else {
+            return none(&late());
+        };
+        let Turn { link, missing } = &mut *turn;
+        let link = match timeout_at(deadline, self.link(link)).await {
             Ok(Ok(link)) => link,
-            failed => {
-                let error = failed.ok().and_then(Outcome::err).unwrap_or_else(late);
-                // What is refused here is the account, not a message: when that is mended, they are taken.
-                let again = || SourceError::transient(error.to_string());
-                return messages.iter().map(|_| Err(again())).collect();
-            }
+            Ok(Err(error)) => return none(&error),
+            Err(_) => return none(&late()),
         };
-        let Ok(_turn) = timeout_at(deadline, link.turn.lock()).await else {
-            return messages.iter().map(|_| Err(late())).collect();
-        };
-        let mut is_late = false;
-        let mut returned = Returned::default();
+        // So it stays when this future is dropped.
+        link.cut.on_drop = true;
+        let mut stuck = None;
         let mut sending = Vec::with_capacity(messages.len());
         for message in messages {
-            let sent = timeout_at(deadline, self.send(&link.channel, message)).await;
-            is_late |= sent.is_err();
+            // The client would keep it, and send it some time.
+            if stuck.is_some() || Instant::now() >= deadline {
+                sending.push(Err(late()));
+                continue;
+            }
+            let mut send = Box::pin(self.send(&link.channel, message));
+            let sent = timeout_at(deadline, &mut send).await;
+            if sent.is_err() {
+                stuck = Some(send);
+            }
             sending.push(sent.unwrap_or_else(|_| Err(late())));
         }
+        let mut returned = Returned::default();
+        let mut open = Vec::new();
         let mut answers = Vec::with_capacity(messages.len());
         for (message, sending) in messages.iter().zip(sending) {
             let answer = match sending {
                 Err(error) => Err(error),
-                Ok(sending) => match timeout_at(deadline, sending).await {
-                    Ok(confirmed) => outcome(confirmed, message, &mut returned),
-                    Err(_) => {
-                        is_late = true;
-                        Err(late())
+                Ok(mut confirmation) => {
+                    let confirmed = timeout_at(deadline, &mut confirmation).await;
+                    match confirmed {
+                        Ok(confirmed) => outcome(confirmed, message, &mut returned),
+                        Err(_) => {
+                            open.push(confirmation);
+                            Err(late())
+                        }
                     }
-                },
+                }
             };
             answers.push(answer);
         }
-        returned.correct(messages, &mut answers, link.since.elapsed());
-        if is_late {
-            // Whatever it does still, the next message is not to wait for it.
-            *self.link.lock().await = None;
+        link.cut.on_drop = stuck.is_some() || !open.is_empty();
+        // One that was looked at too early may have what was returned for a later one, which was then confirmed.
+        let stuck = stuck.and_then(FutureExt::now_or_never);
+        for confirmation in open.into_iter().chain(stuck.and_then(Outcome::ok)) {
+            if let Some(Ok(confirmed)) = confirmation.now_or_never() {
+                returned.0.extend(confirmed.take_message());
+            }
         }
+        let connected = link.since.elapsed();
+        returned.correct(messages, &mut answers, missing, connected, Instant::now());
         answers
     }
 }
@@ -281,13 +378,88 @@ impl fmt::Debug for RabbitMqPublisher {
 
 #[cfg(test)]
 mod tests {
+    use lapin::{
+        message::Delivery,
+        protocol::{AMQPError, AMQPSoftError},
+    };
+
     use super::*;
 
     #[test]
     fn a_server_that_is_starting_may_not_know_its_queues() {
         let seconds = Duration::from_secs;
-        assert!(no_queue("orders", seconds(59)).is_transient());
-        assert!(!no_queue("orders", seconds(60)).is_transient());
+        assert!(no_queue("orders", seconds(59), AWAY).is_transient());
+        assert!(!no_queue("orders", seconds(60), AWAY).is_transient());
+    }
+
+    fn returned(address: &str) -> Returned {
+        let name = ShortString::from;
+        Returned(vec![BasicReturnMessage {
+            delivery: Delivery::mock(0, name(""), name(address), false, b"{}".to_vec()),
+            reply_code: 312,
+            reply_text: name("NO_ROUTE"),
+        }])
+    }
+
+    #[test]
+    fn a_queue_may_be_away_for_some_minutes() {
+        let mut missing = Missing::default();
+        let begin = Instant::now();
+        let messages = [Envelope::new("orders", "{}")];
+        // What becomes of a message: whether it is an error that may pass.
+        let mut publish = |returned: Returned, after: Duration| {
+            let mut answers = [Ok(())];
+            let (connected, now) = (AWAY, begin + after);
+            returned.correct(&messages, &mut answers, &mut missing, connected, now);
+            let [answer] = answers;
+            answer.map_err(|error| error.is_transient())
+        };
+        let second = Duration::from_secs(1);
+        assert_eq!(publish(returned("orders"), second), Err(true));
+        assert_eq!(publish(returned("orders"), AWAY), Err(true));
+        assert_eq!(publish(returned("orders"), AWAY + second), Err(false));
+        assert_eq!(publish(returned("orders"), AWAY * 2), Err(false));
+        // It was there in between.
+        assert_eq!(publish(Returned::default(), AWAY * 3), Ok(()));
+        assert_eq!(publish(returned("orders"), AWAY * 4), Err(true));
+    }
+
+    #[test]
+    fn no_more_than_some_addresses_are_remembered() {
+        let mut missing = Missing::default();
+        let begin = Instant::now();
+        for address in 0..=MAX_MISSING {
+            missing.since(&address.to_string(), begin);
+            assert!(missing.0.len() <= MAX_MISSING);
+        }
+    }
+
+    #[test]
+    fn only_what_is_about_a_message_will_never_be_taken() {
+        let message = Envelope::new("orders", "{}");
+        let of = |kind: AMQPSoftError, text: &str| {
+            let error = AMQPError::new(kind.into(), text.into());
+            failure(&lapin::ErrorKind::ProtocolError(error).into(), &message)
+        };
+        let no_exchange = "NOT_FOUND - no exchange 'events' in vhost '/'";
+        let error = of(AMQPSoftError::NOTFOUND, no_exchange);
+        assert!(error.is_transient(), "{error}");
+        assert!(error.to_string().contains(no_exchange), "{error}");
+        let too_large = |size: u32| {
+            let text =
+                format!("PRECONDITION_FAILED - message size {size} is larger than max size 1");
+            of(AMQPSoftError::PRECONDITIONFAILED, &text)
+        };
+        assert!(!too_large(2).is_transient());
+        assert!(too_large(3).is_transient());
+    }
+
+    #[test]
+    fn the_rest_of_a_password_is_not_repeated() {
+        let error = RabbitMqPublisher::from_url("amqp://app:1?word@host/shop").unwrap_err();
+        assert!(!error.to_string().contains("word@"), "{error}");
+        let error = RabbitMqPublisher::from_url("amqp://app:1@host/shop?colour=red").unwrap_err();
+        assert!(error.to_string().contains("colour"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! What stands between the network and the client: frames that the client could not read are [cleaned](super::clean).
+//! What stands between the network and the client: frames that the client could not read are [cleaned](super::clean),
+//! and a connection can be [cut](Cut).
 
 use std::{
     io::{self, IoSlice},
@@ -14,7 +15,10 @@ use futures_io::{AsyncRead, AsyncWrite};
 use futures_util::Stream;
 use lapin::{AsyncTcpStream, ConnectionProperties, tcp::AMQPUriTcpExt as _, uri::AMQPUri};
 
-use crate::clean::{Cleaner, HEAD, HEADER, METHOD, Replaced};
+use crate::{
+    clean::{Cleaner, HEAD, HEADER, METHOD, Replaced},
+    flag::Flag,
+};
 
 /// How much is read at a time.
 const READ: usize = 16 * 1024;
@@ -24,21 +28,52 @@ const LARGEST: usize = 1024 * 1024;
 /// As the client makes one.
 type Network = AsyncTcpStream<<Tokio as Reactor>::TcpStream>;
 
-/// Connects a client that reads what is in these, too.
+/// Cuts a connection off: what it reads and writes fails from then on, so that the client ends it, with its thread and
+/// its socket. The client itself knows only an orderly end, and waits for the server with it: for ever where that is
+/// silent, and while it takes nothing.
+pub(crate) struct Cut {
+    flag: Arc<Flag>,
+    /// Whether it cuts when it is dropped.
+    pub(crate) on_drop: bool,
+}
+
+impl Drop for Cut {
+    fn drop(&mut self) {
+        if self.on_drop {
+            self.flag.set();
+        }
+    }
+}
+
+fn cut_off() -> io::Error {
+    io::ErrorKind::ConnectionAborted.into()
+}
+
+/// Connects a client that reads what is in these, too. The connection is cut off when this is given up, and when what
+/// comes with it is dropped.
 pub(crate) async fn connect(
     uri: AMQPUri,
     properties: ConnectionProperties,
     replaced: Arc<Replaced>,
-) -> lapin::Result<lapin::Connection> {
+) -> lapin::Result<(lapin::Connection, Cut)> {
     let tokio = Tokio::current();
     let network = Runtime::new(tokio.clone());
     let runtime = Runtime::new(RuntimeParts::new(tokio.clone(), Screened(tokio)));
+    let flag = Arc::<Flag>::default();
+    let cut = Cut {
+        flag: Arc::clone(&flag),
+        on_drop: true,
+    };
     let connect = async move |uri: AMQPUri, _| {
-        let network = uri.connect_async(&network).await?;
-        let screen = Screen::new(network, Arc::clone(&replaced));
+        let connected = tokio::select! {
+            connected = uri.connect_async(&network) => connected,
+            () = flag.wait() => Err(cut_off()),
+        };
+        let screen = Screen::new(connected?, Arc::clone(&replaced), Arc::clone(&flag));
         Ok(AsyncTcpStream::Plain(screen))
     };
-    lapin::Connection::connector(uri, runtime, connect, properties).await
+    let connection = lapin::Connection::connector(uri, runtime, connect, properties).await?;
+    Ok((connection, cut))
 }
 
 /// Says of what kind the connections are. The client makes none by it.
@@ -73,6 +108,7 @@ impl Reactor for Screened {
             Ok(Screen::new(
                 Network::Plain(connecting.await?),
                 Arc::default(),
+                Arc::default(),
             ))
         }
     }
@@ -81,6 +117,9 @@ impl Reactor for Screened {
 /// A connection whose frames are cleaned as they come.
 pub(crate) struct Screen<S> {
     network: S,
+    cut: Arc<Flag>,
+    /// Wakes the reader.
+    until_cut: Pin<Box<dyn Future<Output = ()> + Send>>,
     cleaner: Cleaner,
     replaced: Arc<Replaced>,
     /// What has come and was not handed on.
@@ -94,9 +133,12 @@ pub(crate) struct Screen<S> {
 }
 
 impl<S> Screen<S> {
-    fn new(network: S, replaced: Arc<Replaced>) -> Self {
+    fn new(network: S, replaced: Arc<Replaced>, cut: Arc<Flag>) -> Self {
+        let flag = Arc::clone(&cut);
         Self {
             network,
+            cut,
+            until_cut: Box::pin(async move { flag.wait().await }),
             cleaner: Cleaner::default(),
             replaced,
             came: Vec::new(),
@@ -154,6 +196,9 @@ impl<S: AsyncRead + Unpin> AsyncRead for Screen<S> {
         to: &mut [u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if this.cut.is_set() || this.until_cut.as_mut().poll(context).is_ready() {
+            return Poll::Ready(Err(cut_off()));
+        }
         loop {
             if this.clean > this.handed || to.is_empty() {
                 return Poll::Ready(Ok(this.hand_on(to)));
@@ -189,7 +234,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Screen<S> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().network).poll_write(context, bytes)
+        let this = self.get_mut();
+        if this.cut.is_set() {
+            return Poll::Ready(Err(cut_off()));
+        }
+        Pin::new(&mut this.network).poll_write(context, bytes)
     }
 
     fn poll_write_vectored(
@@ -197,7 +246,11 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Screen<S> {
         context: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.get_mut().network).poll_write_vectored(context, parts)
+        let this = self.get_mut();
+        if this.cut.is_set() {
+            return Poll::Ready(Err(cut_off()));
+        }
+        Pin::new(&mut this.network).poll_write_vectored(context, parts)
     }
 
     fn poll_flush(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -206,5 +259,75 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Screen<S> {
 
     fn poll_close(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.get_mut().network).poll_close(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+
+    use tokio::time::timeout;
+
+    use super::*;
+
+    /// A network on which nothing comes, and that takes everything.
+    struct Silent;
+
+    impl AsyncRead for Silent {
+        fn poll_read(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            _: &mut [u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Pending
+        }
+    }
+
+    impl AsyncWrite for Silent {
+        fn poll_write(
+            self: Pin<&mut Self>,
+            _: &mut Context<'_>,
+            bytes: &[u8],
+        ) -> Poll<io::Result<usize>> {
+            Poll::Ready(Ok(bytes.len()))
+        }
+
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+
+        fn poll_close(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            Poll::Ready(Ok(()))
+        }
+    }
+
+    async fn read(screen: &mut Screen<Silent>) -> io::Result<usize> {
+        poll_fn(|context| Pin::new(&mut *screen).poll_read(context, &mut [0; 8])).await
+    }
+
+    async fn write(screen: &mut Screen<Silent>) -> io::Result<usize> {
+        poll_fn(|context| Pin::new(&mut *screen).poll_write(context, b"x")).await
+    }
+
+    #[tokio::test]
+    async fn what_is_cut_fails_also_while_it_is_read() {
+        let flag = Arc::<Flag>::default();
+        let mut screen = Screen::new(Silent, Arc::default(), Arc::clone(&flag));
+        let reading = tokio::spawn(async move {
+            let written = write(&mut screen).await.is_ok();
+            // Again and again, as the client does.
+            let failed = [read(&mut screen).await, read(&mut screen).await];
+            let failed = failed.iter().all(Result::is_err);
+            (written, failed, write(&mut screen).await.is_err())
+        });
+        for on_drop in [false, true] {
+            // It waits.
+            tokio::task::yield_now().await;
+            assert!(!reading.is_finished());
+            let flag = Arc::clone(&flag);
+            drop(Cut { flag, on_drop });
+        }
+        let done = timeout(Duration::from_secs(30), reading).await;
+        assert_eq!(done.unwrap().unwrap(), (true, true, true));
     }
 }

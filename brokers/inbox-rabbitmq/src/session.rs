@@ -26,7 +26,7 @@ use crate::{
     flag::Flag,
     held::{Held, Tag},
     options::RabbitMqOptions,
-    screen,
+    screen::{self, Cut},
 };
 
 type Outcome<T> = Result<T, SourceError>;
@@ -64,17 +64,19 @@ impl Session {
         let replaced = Arc::<Replaced>::default();
         let connecting = connect(&options.connection, Arc::clone(&replaced));
         let connecting = timeout(CONNECT_LIMIT, connecting).await;
-        let connection = connecting.map_err(late)??;
+        let (connection, mut cut) = connecting.map_err(late)??;
         let consuming = timeout(CONNECT_LIMIT, consume(&connection, options, most)).await;
         let (channel, consumer, waiting) = match consuming.map_err(late).flatten() {
             Ok(consuming) => consuming,
             Err(error) => {
                 // Not by dropping it: the client keeps a connection whose consumer was being made.
                 let closing = connection.close(REPLY_SUCCESS, ShortString::from("closing"));
-                let _ = timeout(END_LIMIT, closing).await;
+                cut.on_drop = timeout(END_LIMIT, closing).await.is_err();
                 return Err(error);
             }
         };
+        // From now on it ends in order.
+        cut.on_drop = false;
         let session = Self {
             connection,
             channel,
@@ -230,11 +232,12 @@ async fn consume(
     Ok((channel, consumer, waiting))
 }
 
-/// A connection that is used until it is lost for the first time.
+/// A connection that is used until it is lost for the first time. It is cut off when this is given up, and when what
+/// comes with it is dropped.
 pub(crate) async fn connect(
     connection: &Connection,
     replaced: Arc<Replaced>,
-) -> Outcome<lapin::Connection> {
+) -> Outcome<(lapin::Connection, Cut)> {
     let properties = ConnectionProperties::default().with_connection_name("inbox".into());
     let connected = screen::connect(connection.uri(), properties, replaced).await;
     connected.map_err(|error| connecting(&error))

@@ -36,6 +36,23 @@ const TICK_MS: &str = "100";
 /// and answers nothing that is asked of it.
 pub(crate) const REMEMBERED: Duration = Duration::from_millis(1500);
 
+/// Arguments of a server by which it runs short of memory when it is [told](Rabbit::set_alarm).
+pub(crate) const ALARMS: [&str; 2] = [
+    "-eval",
+    "Watch = fun Next(Was) -> \
+         timer:sleep(100), \
+         Is = filelib:is_regular(filename:join(os:getenv(\"HOME\"), \"alarm\")), \
+         Alarm = {resource_limit, memory, node()}, \
+         case {Was, Is} of \
+             {false, true} -> rabbit_alarm:set_alarm({Alarm, []}); \
+             {true, false} -> rabbit_alarm:clear_alarm(Alarm); \
+             _ -> ok \
+         end, \
+         Next(Is) \
+     end, \
+     spawn(fun() -> Watch(false) end).",
+];
+
 /// How the queues of a server are declared.
 #[derive(Clone, Copy)]
 pub(crate) struct Setup {
@@ -175,6 +192,18 @@ impl Rabbit {
         let server = self.server.as_ref().ok_or("it is another's")?;
         let mut server = server.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(harm(&mut server)?)
+    }
+
+    /// Whether one that was started with [`ALARMS`] is short of memory from now on: soon.
+    pub(crate) fn set_alarm(&self, is_short: bool) -> Outcome {
+        let server = self.server.as_ref().ok_or("it is another's")?;
+        let server = server.lock().unwrap_or_else(PoisonError::into_inner);
+        let home = server.directory().ok_or("it has no directory")?;
+        let alarm = home.join("alarm");
+        match is_short {
+            true => Ok(fs::write(alarm, "")?),
+            false => Ok(fs::remove_file(alarm)?),
+        }
     }
 
     /// A connection past the source, and a channel.

@@ -3,6 +3,8 @@
 
 mod conformance;
 mod harness;
+mod peer;
+mod publisher;
 mod sender;
 mod source;
 #[cfg(feature = "streams")]

@@ -37,6 +37,28 @@ pub(crate) fn long(bytes: &[u8]) -> Vec<u8> {
     [&length, bytes].concat()
 }
 
+pub(crate) async fn write_frame(
+    to: &mut TcpStream,
+    kind: u8,
+    channel: u16,
+    content: &[u8],
+) -> Outcome {
+    let frame = [&[kind], &channel.to_be_bytes()[..], &long(content), &[0xce]];
+    Ok(to.write_all(&frame.concat()).await?)
+}
+
+/// The kind, the channel and the content.
+pub(crate) async fn read_frame(from: &mut TcpStream) -> Outcome<(u8, u16, Vec<u8>)> {
+    let mut head = [0; 7];
+    from.read_exact(&mut head).await?;
+    let [kind, high, low, length @ ..] = head;
+    // With its last byte.
+    let mut content = vec![0; usize::try_from(u32::from_be_bytes(length))? + 1];
+    from.read_exact(&mut content).await?;
+    content.pop();
+    Ok((kind, u16::from_be_bytes([high, low]), content))
+}
+
 impl Sender {
     pub(crate) async fn connect(address: &str) -> Outcome<Self> {
         let mut sender = Self(TcpStream::connect(address).await?);
@@ -91,8 +113,7 @@ impl Sender {
     }
 
     async fn frame(&mut self, kind: u8, channel: u16, content: &[u8]) -> Outcome {
-        let frame = [&[kind], &channel.to_be_bytes()[..], &long(content), &[0xce]];
-        Ok(self.0.write_all(&frame.concat()).await?)
+        write_frame(&mut self.0, kind, channel, content).await
     }
 
     /// Waits for a method.
@@ -100,13 +121,9 @@ impl Sender {
         let wanted = [class.to_be_bytes(), method.to_be_bytes()].concat();
         let waiting = async {
             loop {
-                let mut head = [0; 7];
-                self.0.read_exact(&mut head).await?;
-                let length = u32::from_be_bytes([head[3], head[4], head[5], head[6]]);
-                let mut content = vec![0; usize::try_from(length)? + 1];
-                self.0.read_exact(&mut content).await?;
+                let (kind, _, content) = read_frame(&mut self.0).await?;
                 match content.get(..4) {
-                    _ if head[0] != 1 => {}
+                    _ if kind != 1 => {}
                     Some(said) if said == wanted => return Ok(()),
                     // The server ends the connection or the channel.
                     Some([0, 10, 0, 50] | [0, 20, 0, 40]) => {
