@@ -28,7 +28,9 @@ pub(crate) fn source_error(doing: &str, error: &KafkaError) -> SourceError {
 }
 
 /// As [`source_error`], of a record that was not written. Only what is wrong with the record or its topic's
-/// name stays: other rights, another password or other settings let the same record in.
+/// name stays: other rights, another password or other settings let the same record in. A topic that is not there is
+/// waited for, as the client says the same of one that is being made, or made again, and of any at a broker that has
+/// just started.
 pub(crate) fn unwritten(doing: &str, error: &KafkaError) -> SourceError {
     let code = error.rdkafka_error_code();
     let is_of_record = matches!(error, KafkaError::Nul(_))
@@ -37,6 +39,7 @@ pub(crate) fn unwritten(doing: &str, error: &KafkaError) -> SourceError {
             Some(
                 Code::InvalidRecord
                     | Code::InvalidTopic
+                    | Code::MessageBatchTooLarge
                     | Code::MessageSizeTooLarge
                     | Code::UnsupportedForMessageFormat
             )
@@ -49,6 +52,15 @@ pub(crate) fn unwritten(doing: &str, error: &KafkaError) -> SourceError {
         }
         _ => SourceError::transient(failure.to_string()),
     }
+}
+
+/// Whether a broker refused it for its size, or for that of the batch that it was in.
+pub(crate) fn is_too_large(error: &KafkaError) -> bool {
+    let code = error.rdkafka_error_code();
+    matches!(
+        code,
+        Some(Code::MessageBatchTooLarge | Code::MessageSizeTooLarge)
+    )
 }
 
 /// The same of an outage, with what the client said of the last connection that failed: why no broker can be
@@ -117,6 +129,7 @@ pub(crate) fn is_permanent(error: &KafkaError) -> bool {
                 | Code::InvalidRecord
                 | Code::InvalidSessionTimeout
                 | Code::InvalidTopic
+                | Code::MessageBatchTooLarge
                 | Code::MessageSizeTooLarge
                 | Code::SaslAuthenticationFailed
                 | Code::TopicAuthorizationFailed
@@ -199,6 +212,7 @@ mod tests {
     fn only_what_is_wrong_with_a_record_makes_it_a_dead_letter() {
         for (code, transient) in [
             (Code::MessageSizeTooLarge, false),
+            (Code::MessageBatchTooLarge, false),
             (Code::InvalidTopic, false),
             (Code::InvalidRecord, false),
             (Code::TopicAuthorizationFailed, true),
@@ -206,6 +220,8 @@ mod tests {
             (Code::SaslAuthenticationFailed, true),
             (Code::Authentication, true),
             (Code::MessageTimedOut, true),
+            (Code::UnknownTopic, true),
+            (Code::UnknownTopicOrPartition, true),
         ] {
             let error = unwritten("publishing", &KafkaError::MessageProduction(code));
             assert_eq!(error.is_transient(), transient, "{error}");

@@ -108,8 +108,9 @@
 //! connection; of a single broker whose certificate is refused there is a warning. A wrong password, missing
 //! rights, or a group of members with another assignment strategy fail for good, of a source. Of a publisher
 //! only what is wrong with the record does: it is too large, or the broker refuses it or its topic's name. A
-//! member that gave no sign of life for the session time-out has lost its partitions: what is in flight is
-//! given up, and the member joins again.
+//! topic that is not there is waited for: the client does not tell it from one that is being made, or made
+//! again, nor from any at a broker that has just started. A member that gave no sign of life for the session
+//! time-out has lost its partitions: what is in flight is given up, and the member joins again.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) commits what is finished and leaves the group, so that other members have

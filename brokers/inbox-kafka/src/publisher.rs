@@ -1,18 +1,20 @@
 //! The way out: an idempotent producer.
 
-use std::{fmt, time::Duration};
+use std::{collections::HashSet, fmt, time::Duration};
 
-use inbox_api::Result;
+use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
 use rdkafka::{
-    error::{KafkaError, RDKafkaErrorCode},
+    ClientConfig,
+    error::{KafkaError, KafkaResult, RDKafkaErrorCode},
     producer::{FutureProducer, FutureRecord, future_producer::DeliveryFuture},
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     Connection,
     envelope::{headers, is_tombstone},
+    error::is_too_large,
     options::invalid,
     writer::Writer,
 };
@@ -31,10 +33,16 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// The key goes where it is hashed to, as Java clients do it (`murmur2_random`), so that both order alike. Of a
 /// failed message and those behind it on the same partition, none overtakes another while the client tries again; one
 /// that is given up after the time limit leaves a gap.
+///
+/// A topic's `max.message.bytes` is for a batch of messages, which the client fills without regard to it. Those of a
+/// batch that is refused for its size are sent again, each in a batch of its own: one that is refused once more is too
+/// large by itself.
 pub struct KafkaPublisher {
     connection: Connection,
     limit: Duration,
     writer: Writer,
+    /// Puts one message into a batch.
+    single: Writer,
 }
 
 impl KafkaPublisher {
@@ -45,6 +53,7 @@ impl KafkaPublisher {
             connection,
             limit: Duration::from_secs(30),
             writer: Writer::default(),
+            single: Writer::default(),
         }
     }
 
@@ -54,6 +63,10 @@ impl KafkaPublisher {
     /// # Errors
     /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let (connection, others) = Connection::parse(url)?;
         let mut publisher = Self::new(connection);
         for (key, value) in others {
@@ -82,13 +95,11 @@ impl KafkaPublisher {
         self
     }
 
-    fn producer(&self) -> std::result::Result<FutureProducer, SourceError> {
-        self.writer.get(DOING, || {
-            let mut config = self.connection.producer_config(self.limit);
-            config.set("partitioner", "murmur2_random");
-            config.set("linger.ms", "1");
-            config
-        })
+    fn config(&self) -> ClientConfig {
+        let mut config = self.connection.producer_config(self.limit);
+        config.set("partitioner", "murmur2_random");
+        config.set("linger.ms", "1");
+        config
     }
 
     /// Puts a message into the client's queue, as soon as there is room.
@@ -97,7 +108,7 @@ impl KafkaPublisher {
         producer: &FutureProducer,
         message: &Envelope,
         deadline: Instant,
-    ) -> std::result::Result<DeliveryFuture, KafkaError> {
+    ) -> KafkaResult<DeliveryFuture> {
         let mut record: FutureRecord<'_, str, [u8]> =
             FutureRecord::to(&message.address).headers(headers(message));
         if !is_tombstone(message) {
@@ -127,33 +138,95 @@ impl KafkaPublisher {
             }
         }
     }
+
+    /// Sends them in their order, all at once, and waits for an answer for each.
+    async fn send(
+        &self,
+        producer: &FutureProducer,
+        messages: &[&Envelope],
+        deadline: Instant,
+    ) -> Vec<KafkaResult<()>> {
+        let mut sending = Vec::with_capacity(messages.len());
+        for message in messages {
+            sending.push(self.enqueue(producer, message, deadline).await);
+        }
+        let mut answers = Vec::with_capacity(messages.len());
+        for sending in sending {
+            answers.push(match sending {
+                Err(error) => Err(error),
+                Ok(sending) => match timeout_at(deadline, sending).await {
+                    Ok(Ok(Ok(_))) => Ok(()),
+                    Ok(Ok(Err((error, _)))) => Err(error),
+                    Ok(Err(_)) => Err(KafkaError::Canceled),
+                    Err(_) => Err(KafkaError::MessageProduction(
+                        RDKafkaErrorCode::MessageTimedOut,
+                    )),
+                },
+            });
+        }
+        answers
+    }
+}
+
+/// The places of those that a broker refused for a size that may be that of their batch, to be sent again in their
+/// order. One that has a later one of its key written already is not among them: it would come after that.
+fn refused_with_others(messages: &[Envelope], sent: &[KafkaResult<()>]) -> Vec<usize> {
+    let mut written: HashSet<(&str, &str)> = HashSet::new();
+    let mut again = Vec::new();
+    for (place, (message, result)) in messages.iter().zip(sent).enumerate().rev() {
+        let key = message.key.as_deref();
+        let key = key.map(|key| (message.address.as_str(), key));
+        match result {
+            Ok(()) => written.extend(key),
+            Err(error) if is_too_large(error) && key.is_none_or(|key| !written.contains(&key)) => {
+                again.push(place);
+            }
+            Err(_) => {}
+        }
+    }
+    again.reverse();
+    again
 }
 
 impl Publisher for KafkaPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<std::result::Result<(), SourceError>> {
-        let producer = match self.producer() {
+        let deadline = Instant::now() + self.limit;
+        let producer = match self.writer.get(DOING, || self.config()) {
             Ok(producer) => producer,
             Err(error) => {
                 let again = |_| Err(SourceError::transient(error.to_string()));
                 return messages.iter().map(again).collect();
             }
         };
-        let deadline = Instant::now() + self.limit;
-        let mut sending = Vec::with_capacity(messages.len());
-        for message in messages {
-            sending.push(self.enqueue(&producer, message, deadline).await);
-        }
+        let all: Vec<&Envelope> = messages.iter().collect();
+        let sent = self.send(&producer, &all, deadline).await;
+        let again = refused_with_others(messages, &sent);
         let mut answers = Vec::with_capacity(messages.len());
-        for sending in sending {
-            let result = match sending {
-                Err(error) => Err(error),
-                Ok(sending) => match sending.await {
-                    Ok(Ok(_)) => Ok(()),
-                    Ok(Err((error, _))) => Err(error),
-                    Err(_) => Err(KafkaError::Canceled),
-                },
-            };
-            answers.push(result.map_err(|error| self.writer.failed(DOING, &producer, &error)));
+        for result in sent {
+            answers.push(result.map_err(|error| {
+                let failure = self.writer.failed(DOING, &producer, &error);
+                match is_too_large(&error) {
+                    // It may be the batch that is, of which this says nothing.
+                    true => SourceError::transient(failure.to_string()),
+                    false => failure,
+                }
+            }));
+        }
+        if again.is_empty() || Instant::now() >= deadline {
+            return answers;
+        }
+        let one_each = || {
+            let mut config = self.config();
+            config.set("batch.num.messages", "1");
+            config
+        };
+        let Ok(single) = self.single.get(DOING, one_each) else {
+            return answers;
+        };
+        let alone: Vec<&Envelope> = again.iter().map(|place| &messages[*place]).collect();
+        let sent = self.send(&single, &alone, deadline).await;
+        for (place, result) in again.into_iter().zip(sent) {
+            answers[place] = result.map_err(|error| self.single.failed(DOING, &single, &error));
         }
         answers
     }
@@ -165,5 +238,47 @@ impl fmt::Debug for KafkaPublisher {
             .field("connection", &self.connection)
             .field("limit", &self.limit)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_not_repeated() {
+        let error = KafkaPublisher::from_url("kafka://ann:1?hunter2@h:9092/").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
+        let error = KafkaPublisher::from_url("kafka://h:9092/?colour=red").unwrap_err();
+        assert!(error.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn what_is_refused_with_others_does_not_pass_a_later_one_of_its_key() {
+        let of = |address: &str, key: Option<&str>| {
+            let mut message = Envelope::new(address, "");
+            message.key = key.map(String::from);
+            message
+        };
+        let refused = |code| Err(KafkaError::MessageProduction(code));
+        let large = || refused(RDKafkaErrorCode::MessageSizeTooLarge);
+        let (messages, sent): (Vec<_>, Vec<_>) = [
+            (of("orders", Some("a")), large()),
+            (of("orders", Some("b")), large()),
+            (of("orders", None), large()),
+            (of("orders", Some("c")), Ok(())),
+            (
+                of("orders", Some("d")),
+                refused(RDKafkaErrorCode::MessageTimedOut),
+            ),
+            (of("orders", Some("a")), large()),
+            (of("orders", Some("b")), Ok(())),
+            (of("refunds", Some("a")), Ok(())),
+            (of("orders", None), Ok(())),
+            (of("orders", Some("c")), large()),
+        ]
+        .into_iter()
+        .unzip();
+        assert_eq!(refused_with_others(&messages, &sent), [0, 2, 5, 9]);
     }
 }

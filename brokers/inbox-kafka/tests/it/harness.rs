@@ -128,14 +128,25 @@ impl Kafka {
 
     /// Makes a topic, and one for its dead letters.
     pub(crate) async fn create(&self, topic: &str, partitions: i32) -> Outcome {
-        let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&self.config())?;
         let dead = dead(topic);
-        let topics = [
+        self.create_all(&[
             NewTopic::new(topic, partitions, TopicReplication::Fixed(1)),
             NewTopic::new(&dead, 1, TopicReplication::Fixed(1)),
-        ];
+        ])
+        .await
+    }
+
+    /// Makes a topic of one partition that takes no batches of more bytes.
+    pub(crate) async fn create_with_limit(&self, topic: &str, bytes: &str) -> Outcome {
+        let made = NewTopic::new(topic, 1, TopicReplication::Fixed(1));
+        self.create_all(&[made.set("max.message.bytes", bytes)])
+            .await
+    }
+
+    async fn create_all(&self, topics: &[NewTopic<'_>]) -> Outcome {
+        let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&self.config())?;
         let options = AdminOptions::new().operation_timeout(Some(LIMIT));
-        for made in admin.create_topics(&topics, &options).await? {
+        for made in admin.create_topics(topics, &options).await? {
             made.map_err(|(topic, code)| format!("{topic}: {code}"))?;
         }
         Ok(())

@@ -1,6 +1,9 @@
 //! What is peculiar to Kafka: offsets, assignments, dead letters, transactions.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, HashMap},
+    time::Duration,
+};
 
 use crate::{
     harness::{Failure, Kafka, Outcome, dead},
@@ -11,7 +14,7 @@ use inbox_kafka::{
     Rejections, TOMBSTONE,
 };
 use inbox_source::{
-    Delivery as _, Envelope, Flow, Mapping, Publisher as _, Rejection, Source as _,
+    Delivery as _, Envelope, Flow, Mapping, Publisher as _, Rejection, Source as _, SourceError,
 };
 use rdkafka::{
     ClientConfig, Message as _,
@@ -518,6 +521,68 @@ async fn a_publisher_tells_what_will_never_be_taken() -> Outcome {
     let answers = publisher.publish(&[good.clone(), large, good]).await;
     assert!(answers[0].is_ok() && answers[2].is_ok());
     assert!(!answers[1].as_ref().unwrap_err().is_transient());
+    Ok(())
+}
+
+/// As an outbox sends them. A new client connects for longer than these are handed to it, and puts them into few
+/// batches.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_batch_that_is_too_large_is_no_fault_of_its_messages() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "small-batches";
+    kafka.create_with_limit(topic, "100000").await?;
+    let large = 200_usize;
+    let mut messages = Vec::new();
+    for number in 0..400 {
+        let bytes = if number == large { 200_000 } else { 2_000 };
+        let mut message = Envelope::new(topic, vec![b'x'; bytes]);
+        message.key = Some(number.to_string());
+        messages.push(message);
+    }
+    let publisher = KafkaPublisher::new(kafka.connection()).timeout(LIMIT);
+    let answers = publisher.publish(&messages).await;
+    assert_eq!(answers.len(), messages.len());
+    for (number, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.is_ok(), number != large, "{number}: {answer:?}");
+        if let Err(error) = answer {
+            assert!(!error.is_transient(), "{number}: {error}");
+        }
+    }
+    assert_eq!(kafka.records(topic)?.len(), messages.len() - 1);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_sent_again_alone_does_not_pass_others_of_its_key() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "small-batches-in-order";
+    kafka.create_with_limit(topic, "100000").await?;
+    let mut messages = Vec::new();
+    for number in 0..500 {
+        let mut message = Envelope::new(topic, format!("{number:04000}"));
+        message.key = Some(format!("key-{}", number % 50));
+        messages.push(message);
+    }
+    let publisher = KafkaPublisher::new(kafka.connection()).timeout(LIMIT);
+    let answers = publisher.publish(&messages).await;
+    let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
+    assert!(failures.all(SourceError::is_transient), "{answers:?}");
+    let mut stored = BTreeSet::new();
+    let mut last = HashMap::new();
+    for record in kafka.records(topic)? {
+        let text = std::str::from_utf8(record.payload().unwrap())?;
+        let number: usize = text.parse()?;
+        let before = last.insert(record.key().unwrap().to_vec(), number);
+        assert!(before.is_none_or(|before| before < number), "{number}");
+        stored.insert(number);
+    }
+    for (number, answer) in answers.iter().enumerate() {
+        assert!(answer.is_err() || stored.contains(&number), "{number}");
+    }
     Ok(())
 }
 
