@@ -1,12 +1,12 @@
 //! The way out: messages that a stream has confirmed.
 
-use std::{fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, error::Error as _, fmt, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
-    self, Context,
+    self, Context, ErrorCode,
     context::{GetStreamByNameErrorKind, PublishAckFuture, PublishError, PublishErrorKind},
 };
-use inbox_api::Result;
+use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
 use tokio::{
     sync::Mutex,
@@ -27,7 +27,8 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 ///
 /// A message is confirmed when a stream has it, with a majority of its replicas. One whose id the stream has
 /// seen within its duplicate window (two minutes unless set) is confirmed and not stored again. One that no
-/// stream takes is an error, and a permanent one. Whatever fails before a message is sent is transient, a
+/// stream takes is an error, and a permanent one where the account may ask (`$JS.API.STREAM.NAMES`); so is one
+/// that is too large for the server or its stream. Whatever fails before a message is sent is transient, a
 /// refused password, too: the messages are none the worse for it.
 ///
 /// Headers of a message that begin with `Nats-` are not sent: they give orders to the stream.
@@ -62,6 +63,10 @@ impl NatsPublisher {
     /// # Errors
     /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let mut publisher = Self::new(Connection::of(&url)?);
         for (key, value) in url.query_pairs() {
@@ -120,17 +125,31 @@ fn is_subject(address: &str) -> bool {
 
 fn failure(error: &PublishError) -> SourceError {
     let text = format!("publishing: {error}");
-    match error.kind() {
-        PublishErrorKind::MaxPayloadExceeded => SourceError::permanent(text),
-        _ => SourceError::transient(text),
+    match error.kind() == PublishErrorKind::MaxPayloadExceeded || is_too_large(error) {
+        true => SourceError::permanent(text),
+        false => SourceError::transient(text),
     }
 }
 
-/// Whether a stream takes what is sent to a subject, as far as the server says: one that has just started, or has no
-/// leader, takes nothing for a while.
-async fn has_no_stream(context: &Context, subject: &str) -> bool {
-    let found = context.stream_by_subject(subject).await;
-    found.is_err_and(|error| error.kind() == GetStreamByNameErrorKind::NotFound)
+/// Whether the stream refuses it for its size. The client's own kind of error does not tell.
+fn is_too_large(error: &PublishError) -> bool {
+    let answer = error.source();
+    let answer = answer.and_then(|answer| answer.downcast_ref::<jetstream::Error>());
+    answer.is_some_and(|answer| {
+        matches!(
+            answer.error_code(),
+            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM
+        )
+    })
+}
+
+/// Whether a stream takes what is sent to a subject. `None`: the server does not say, as where the account may not ask.
+async fn has_stream(context: &Context, subject: &str) -> Option<bool> {
+    match context.stream_by_subject(subject).await {
+        Ok(_) => Some(true),
+        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Some(false),
+        Err(_) => None,
+    }
 }
 
 impl Publisher for NatsPublisher {
@@ -152,22 +171,21 @@ impl Publisher for NatsPublisher {
             sending.push(sent.unwrap_or_else(|_| Err(late())));
         }
         let mut answers = Vec::with_capacity(messages.len());
-        for (message, sending) in messages.iter().zip(sending) {
+        // The places of those that nobody answered, by their subjects.
+        let mut unheard: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
+        for (place, (message, sending)) in messages.iter().zip(sending).enumerate() {
             let answer = match sending {
                 Err(error) => Err(error),
                 Ok(sending) => tokio::select! {
                     biased;
                     answer = timeout_at(deadline, sending.into_future()) => match answer {
                         Ok(Ok(_)) => Ok(()),
-                        Ok(Err(error)) if error.kind() == PublishErrorKind::StreamNotFound
-                            && has_no_stream(&link.context, &message.address).await =>
-                        {
-                            Err(SourceError::permanent(format!(
-                                "publishing: no stream takes what is sent to {:?}",
-                                message.address
-                            )))
+                        Ok(Err(error)) => {
+                            if error.kind() == PublishErrorKind::StreamNotFound {
+                                unheard.entry(message.address.as_str()).or_default().push(place);
+                            }
+                            Err(failure(&error))
                         }
-                        Ok(Err(error)) => Err(failure(&error)),
                         Err(_) => Err(late()),
                     },
                     () = link.lost.wait() => {
@@ -176,6 +194,21 @@ impl Publisher for NatsPublisher {
                 },
             };
             answers.push(answer);
+        }
+        for (subject, places) in unheard {
+            match timeout_at(deadline, has_stream(&link.context, subject)).await {
+                // It has just started, or has no leader, and takes nothing for a while.
+                Ok(Some(true)) => {}
+                Ok(Some(false)) => {
+                    for place in places {
+                        answers[place] = Err(SourceError::permanent(format!(
+                            "publishing: no stream takes what is sent to {subject:?}"
+                        )));
+                    }
+                }
+                // Nor would it say of the others.
+                Ok(None) | Err(_) => break,
+            }
         }
         answers
     }
@@ -203,6 +236,12 @@ mod tests {
         for url in ["nats://h/?stream=S", "nats://h/?timeout_ms=x", "amqp://h/"] {
             assert!(NatsPublisher::from_url(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_not_repeated() {
+        let error = NatsPublisher::from_url("nats://ann:1?hunter2@h:4222/").unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
     }
 
     #[test]

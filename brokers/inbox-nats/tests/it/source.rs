@@ -87,7 +87,8 @@ async fn run(kind: Kind) -> Outcome {
     dead_letters_that_come_again_are_refused(&server).await?;
     a_stream_that_is_made_again_is_another(&server).await?;
     what_is_published_arrives_as_it_was(&server).await?;
-    what_no_stream_takes_is_permanent(&server).await
+    what_no_stream_takes_is_permanent(&server).await?;
+    what_is_too_large_for_its_stream_is_permanent(&server).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -522,6 +523,73 @@ async fn what_no_stream_takes_is_permanent(server: &Nats) -> Outcome {
         }
     }
     server.until(stream, (43, 0)).await
+}
+
+/// The stream says so, and not the client.
+async fn what_is_too_large_for_its_stream_is_permanent(server: &Nats) -> Outcome {
+    let (small, any) = ("small", "any-size");
+    let config = stream::Config {
+        name: small.into(),
+        subjects: vec![small.into()],
+        max_message_size: 1000,
+        ..stream::Config::default()
+    };
+    server.context().await?.create_stream(config).await?;
+    server.create_stream(any).await?;
+    let mut headers = Envelope::new(any, "headers of more than 64 KiB");
+    headers.headers = vec![("long".into(), "x".repeat(70_000))];
+    let messages = [
+        Envelope::new(small, "1"),
+        Envelope::new(small, vec![b'x'; 2000]),
+        headers,
+        Envelope::new(any, vec![b'x'; 2000]),
+    ];
+    let answers = NatsPublisher::new(server.direct()?)
+        .publish(&messages)
+        .await;
+    assert!(answers[0].is_ok() && answers[3].is_ok(), "{answers:?}");
+    for place in [1, 2] {
+        let error = answers[place].as_ref().err().ok_or("it was stored")?;
+        assert!(!error.is_transient(), "{error}");
+    }
+    Ok(())
+}
+
+/// An account that may not ask which stream takes a subject gets no answer.
+#[tokio::test(flavor = "multi_thread")]
+async fn without_the_right_to_ask_for_streams_a_call_asks_once() -> Outcome {
+    let settings =
+        std::env::temp_dir().join(format!("inbox-nats-names-{}.conf", std::process::id()));
+    let rights = r#"
+        no_auth_user: all
+        authorization: { users: [
+            { user: all, password: all },
+            { user: ann, password: ann, permissions: { publish: { deny: "$JS.API.STREAM.NAMES" } } },
+        ] }
+    "#;
+    std::fs::write(&settings, rights)?;
+    let arguments = ["--config", settings.to_str().ok_or("an odd path")?];
+    let server = block_in_place(|| Nats::with_arguments(Kind::Nats, &arguments))?;
+    let Some(server) = server else {
+        return Ok(());
+    };
+    let stream = "asked";
+    server.create(stream).await?;
+    let publisher = NatsPublisher::from_url(&format!("nats://ann:ann@{}", server.address()))?;
+    let publisher = publisher.timeout(PATIENCE / 2);
+    // One question for each would take longer than is waited here.
+    let mut messages = vec![Envelope::new("nowhere", "lost"); 50];
+    messages.push(Envelope::new(stream, "1"));
+    let answers = timeout(PATIENCE, publisher.publish(&messages)).await?;
+    assert_eq!(answers.len(), messages.len());
+    for answer in &answers[..50] {
+        let error = answer.as_ref().err().ok_or("it was stored")?;
+        assert!(error.is_transient(), "{error}");
+    }
+    assert!(answers[50].is_ok(), "{:?}", answers[50]);
+    server.until(stream, (1, 0)).await?;
+    std::fs::remove_file(settings)?;
+    Ok(())
 }
 
 async fn survives_a_kill(kind: Kind) -> Outcome {
