@@ -110,8 +110,9 @@
 //!
 //! # The server
 //! Redis 6.2 or later, or Valkey. A user needs `XREADGROUP`, `XACK`, `XAUTOCLAIM`, `XCLAIM`, `XPENDING`,
-//! `XINFO`, `XGROUP`, `EVAL` and `EVALSHA`; `XADD` for dead letters and publishing, `XDEL` to delete. Clusters
-//! and Sentinel are not supported.
+//! `XINFO`, `XGROUP`, `EVAL` and `EVALSHA`; `XADD` for dead letters and publishing, `WAIT` for
+//! [`wait_replicas`](RedisStreamsPublisher::wait_replicas), `XDEL` to delete. Clusters and Sentinel are not
+//! supported.
 //!
 //! # TLS
 //! With the Cargo feature `tls` (rustls) `rediss+stream://` is TLS. The server's certificate is checked against

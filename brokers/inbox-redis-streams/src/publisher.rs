@@ -2,9 +2,9 @@
 
 use std::{fmt, time::Duration};
 
-use inbox_api::Result;
+use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
-use redis::{Value, cmd, pipe};
+use redis::{Cmd, Value, cmd, pipe};
 use tokio::time::Instant;
 
 use crate::{
@@ -14,6 +14,10 @@ use crate::{
     link::Link,
     options::{parse, read, unknown},
 };
+
+const DOING: &str = "publishing";
+/// How long replicas have to answer before anything is added. Those that are there answer at once.
+const PROBE: Duration = Duration::from_millis(500);
 
 type Outcome<T> = std::result::Result<T, SourceError>;
 
@@ -49,6 +53,10 @@ impl RedisStreamsPublisher {
     /// # Errors
     /// `Invalid` for another scheme, no host, an unknown parameter or a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url, SCHEMES)?;
         let mut publisher = Self::new(Connection::of(&url)?);
         for (key, value) in url.query_pairs() {
@@ -70,15 +78,53 @@ impl RedisStreamsPublisher {
     }
 
     /// How many replicas must have a message before it is confirmed; 0 unless set. One that fewer have in time is a
-    /// transient error.
+    /// transient error. While fewer are there at all, nothing is added.
     #[must_use]
     pub fn wait_replicas(mut self, replicas: u32) -> Self {
         self.replicas = replicas;
         self
     }
 
+    /// Asks how many replicas have what was added, and waits until these are enough.
+    fn wait(&self, limit: Duration) -> Cmd {
+        let limit = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        cmd("WAIT").arg(self.replicas).arg(limit).take()
+    }
+
+    /// Why an answer to [`wait`](Self::wait) is not enough, if it is not.
+    fn missing(&self, answer: Option<&Value>) -> Option<SourceError> {
+        let reached = match answer {
+            Some(Value::Int(reached)) => *reached,
+            _ => 0,
+        };
+        let is_few = reached < i64::from(self.replicas);
+        is_few.then(|| {
+            let wanted = self.replicas;
+            transient(DOING, format!("{reached} of {wanted} replicas have it"))
+        })
+    }
+
+    /// Fails while too few replicas are there. Nothing can be taken back that was added, so each attempt would add the
+    /// same messages once more.
+    async fn probe(&self, deadline: Instant) -> Outcome<()> {
+        let mut commands = pipe();
+        commands.add_command(self.wait(PROBE));
+        let answers = self.link.run::<Vec<Value>>(DOING, &commands, deadline);
+        match self.missing(answers.await?.first()) {
+            Some(error) => {
+                // The server may be one that the others have left.
+                self.link.reset().await;
+                Err(error)
+            }
+            None => Ok(()),
+        }
+    }
+
     async fn send(&self, messages: &[Envelope]) -> Outcome<Vec<Outcome<()>>> {
         let deadline = Instant::now() + self.limit;
+        if self.replicas > 0 {
+            self.probe(deadline).await?;
+        }
         let mut commands = pipe();
         // One that the server refuses says nothing of the others.
         commands.ignore_errors();
@@ -91,30 +137,19 @@ impl RedisStreamsPublisher {
             commands.add_command(add);
         }
         if self.replicas > 0 {
-            let wait = u64::try_from(self.limit.as_millis()).unwrap_or(u64::MAX);
-            commands.add_command(cmd("WAIT").arg(self.replicas).arg(wait).take());
+            commands.add_command(self.wait(self.limit));
         }
-        let answers = self
-            .link
-            .run::<Vec<Value>>("publishing", &commands, deadline);
+        let answers = self.link.run::<Vec<Value>>(DOING, &commands, deadline);
         let mut answers = answers.await?.into_iter();
         let mut outcomes: Vec<_> = answers.by_ref().take(messages.len()).map(added).collect();
-        if self.replicas > 0 {
-            let reached = match answers.next() {
-                Some(Value::Int(reached)) => reached,
-                _ => 0,
-            };
-            if reached < i64::from(self.replicas) {
-                let late = format!(
-                    "publishing: {reached} of {} replicas have it",
-                    self.replicas
-                );
-                let missing = outcomes.iter_mut().filter(|outcome| outcome.is_ok());
-                missing.for_each(|outcome| *outcome = Err(SourceError::transient(late.as_str())));
-            }
+        if self.replicas > 0
+            && let Some(error) = self.missing(answers.next().as_ref())
+        {
+            let missing = outcomes.iter_mut().filter(|outcome| outcome.is_ok());
+            missing.for_each(|outcome| *outcome = Err(passing(&error)));
         }
         while outcomes.len() < messages.len() {
-            outcomes.push(Err(unreadable("publishing")));
+            outcomes.push(Err(unreadable(DOING)));
         }
         let is_passing =
             |outcome: &Outcome<()>| outcome.as_ref().is_err_and(SourceError::is_transient);
@@ -129,8 +164,8 @@ impl RedisStreamsPublisher {
 fn added(answer: Value) -> Outcome<()> {
     match answer {
         Value::BulkString(_) | Value::SimpleString(_) => Ok(()),
-        Value::ServerError(error) => Err(refused("publishing", &error.into())),
-        _ => Err(unreadable("publishing")),
+        Value::ServerError(error) => Err(refused(DOING, &error.into())),
+        _ => Err(unreadable(DOING)),
     }
 }
 
@@ -143,7 +178,7 @@ impl Publisher for RedisStreamsPublisher {
             // Nothing is sent: those behind it must not come before it.
             let refuse = |message: &Envelope| match message.address.is_empty() {
                 true => SourceError::permanent("publishing: the message has no address"),
-                false => transient("publishing", "another one of the call has no address"),
+                false => transient(DOING, "another one of the call has no address"),
             };
             return messages
                 .iter()
@@ -186,6 +221,13 @@ mod tests {
         ] {
             assert!(RedisStreamsPublisher::from_url(url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn a_password_that_is_not_encoded_is_not_repeated() {
+        let url = "redis+stream://ann:1?hunter2@h:6379/0";
+        let error = RedisStreamsPublisher::from_url(url).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
     }
 
     #[tokio::test]

@@ -507,9 +507,55 @@ async fn what_cannot_be_published_is_told(server: &Redis) -> Outcome {
     // There is none.
     let publisher = RedisStreamsPublisher::new(server.direct()?);
     let publisher = publisher.wait_replicas(1).timeout(Duration::from_secs(2));
-    let answers = publisher.publish(&[Envelope::new(stream, "body")]).await;
-    let error = answers[0].as_ref().err().ok_or("it was confirmed")?;
-    assert!(error.is_transient(), "{error}");
+    for _ in 0..3 {
+        let answers = publisher.publish(&[Envelope::new(stream, "body")]).await;
+        let error = answers[0].as_ref().err().ok_or("it was confirmed")?;
+        assert!(error.is_transient(), "{error}");
+    }
+    // Nor is it there, once for each attempt.
+    assert_eq!(server.entries(stream).await?.len(), 2);
+    Ok(())
+}
+
+/// One that is not there yet, is there, and is there no longer.
+#[tokio::test(flavor = "multi_thread")]
+async fn nothing_is_added_while_a_replica_is_missing() -> Outcome {
+    let Some(server) = block_in_place(|| Redis::own(Kind::Redis))? else {
+        return Ok(());
+    };
+    let Some(replica) = block_in_place(|| Redis::own(Kind::Redis))? else {
+        return Ok(());
+    };
+    let stream = "replicated";
+    let at_once = ["SET", "repl-diskless-sync-delay", "0"];
+    server.ask::<Value>(cmd("CONFIG").arg(&at_once)).await?;
+    let publisher = RedisStreamsPublisher::new(server.direct()?);
+    let publisher = publisher.wait_replicas(1).timeout(PATIENCE);
+    let message = [Envelope::new(stream, "body")];
+    let answers = publisher.publish(&message).await;
+    assert!(answers[0].as_ref().is_err_and(SourceError::is_transient));
+    let (host, port) = server.address().split_once(':').ok_or("no port")?;
+    replica
+        .ask::<Value>(cmd("REPLICAOF").arg(host).arg(port))
+        .await?;
+    let deadline = Instant::now() + PATIENCE;
+    while let Some(error) = publisher.publish(&message).await.remove(0).err() {
+        assert!(error.is_transient() && Instant::now() < deadline, "{error}");
+        sleep(Duration::from_millis(100)).await;
+    }
+    assert_eq!(server.entries(stream).await?.len(), 1);
+    assert_eq!(replica.entries(stream).await?.len(), 1);
+    replica
+        .ask::<Value>(cmd("REPLICAOF").arg("NO").arg("ONE"))
+        .await?;
+    let told = |info: String| info.contains("connected_slaves:0");
+    while !told(server.ask(cmd("INFO").arg("replication")).await?) {
+        assert!(Instant::now() < deadline, "the replica is there");
+        sleep(Duration::from_millis(50)).await;
+    }
+    let answers = publisher.publish(&message).await;
+    assert!(answers[0].as_ref().is_err_and(SourceError::is_transient));
+    assert_eq!(server.entries(stream).await?.len(), 1);
     Ok(())
 }
 
