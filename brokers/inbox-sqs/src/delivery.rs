@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use crate::{
     Rejections,
     envelope::{MAX_ATTRIBUTES, is_text, text},
-    error::{failed, late, transient},
+    error::{failed, is_of_content, late, transient},
     queue::{PATIENCE, Queue},
 };
 
@@ -90,18 +90,15 @@ impl SqsDelivery {
         &self.envelope
     }
 
-    /// Byte for byte, with its attributes. A FIFO queue drops what it has already, so that a second rejection adds
-    /// nothing.
+    /// Byte for byte, with its attributes; and with the reason, unless that makes it too large. A FIFO queue drops what
+    /// it has already, so that a second rejection adds nothing.
     async fn send_dead_letter(&self, to: &str, why: &Rejection) -> Result<(), SourceError> {
         let doing = "sending a dead letter";
         let Some(received) = &self.received else {
             return Err(transient(doing, "the message is not kept"));
         };
-        let mut attributes = received.message_attributes.clone().unwrap_or_default();
-        if attributes.len() < MAX_ATTRIBUTES && is_text(why.reason()) {
-            let reason = text(why.reason()).map_err(|error| transient(doing, error))?;
-            attributes.insert(REJECTION.into(), reason);
-        }
+        let attributes = received.message_attributes.clone().unwrap_or_default();
+        let has_room = attributes.len() < MAX_ATTRIBUTES;
         let connection = &self.queue.options.connection;
         let mut request = connection
             .client
@@ -115,6 +112,16 @@ impl SqsDelivery {
             request = request
                 .set_message_deduplication_id(received.message_id.clone())
                 .message_group_id(group.map_or("dead-letters", String::as_str));
+        }
+        if has_room && is_text(why.reason()) {
+            let reason = text(why.reason()).map_err(|error| transient(doing, error))?;
+            let with_reason = request.clone().message_attributes(REJECTION, reason);
+            let answer = timeout(PATIENCE, with_reason.send()).await;
+            match answer.map_err(|_| late(doing))? {
+                // Perhaps for its size. How large a message may be is a setting of the queue.
+                Err(error) if is_of_content(&error) => {}
+                answer => return answer.map(drop).map_err(|error| failed(doing, &error)),
+            }
         }
         let answer = timeout(PATIENCE, request.send()).await;
         let answer = answer.map_err(|_| late(doing))?;

@@ -1,6 +1,6 @@
 //! What errors of the client mean. Their texts name no credentials.
 
-use std::fmt;
+use std::{collections::BTreeMap, fmt};
 
 use aws_sdk_sqs::{
     error::{ProvideErrorMetadata, SdkError},
@@ -82,6 +82,17 @@ where
     }
 }
 
+/// Whether the service refused what a request says, as one that is too large, for which it has several codes.
+pub(crate) fn is_of_content<E, R>(error: &SdkError<E, R>) -> bool
+where
+    E: ProvideErrorMetadata,
+{
+    let code = error
+        .as_service_error()
+        .and_then(ProvideErrorMetadata::code);
+    code.is_some_and(|code| !is_one(code, &PASSES) && !is_one(code, &ACCESS))
+}
+
 /// Why there is no answer. What the client says of it may repeat a request, but for the network's own words.
 fn unanswered<E, R>(error: &SdkError<E, R>) -> String {
     let text = match error {
@@ -99,7 +110,7 @@ fn unanswered<E, R>(error: &SdkError<E, R>) -> String {
 }
 
 /// What the service says of one message of a batch.
-pub(crate) fn refused(doing: &str, entry: &BatchResultErrorEntry) -> SourceError {
+fn refused(doing: &str, entry: &BatchResultErrorEntry) -> SourceError {
     let text = format!(
         "{doing}: {}: {}",
         entry.code(),
@@ -110,6 +121,30 @@ pub(crate) fn refused(doing: &str, entry: &BatchResultErrorEntry) -> SourceError
         true => SourceError::permanent(text),
         false => SourceError::transient(text),
     }
+}
+
+/// Which of `count` entries of a request are not confirmed, by their places: those that the service refused, and those
+/// that its answer does not name.
+pub(crate) fn unconfirmed<'a>(
+    doing: &str,
+    count: usize,
+    confirmed: impl Iterator<Item = &'a str>,
+    refusals: &[BatchResultErrorEntry],
+) -> Vec<(usize, SourceError)> {
+    let unnamed = || transient(doing, "the service's answer does not name it");
+    let mut failures: BTreeMap<usize, SourceError> =
+        (0..count).map(|place| (place, unnamed())).collect();
+    for place in confirmed.filter_map(|id| id.parse::<usize>().ok()) {
+        failures.remove(&place);
+    }
+    for entry in refusals {
+        if let Ok(place) = entry.id.parse::<usize>()
+            && place < count
+        {
+            failures.insert(place, refused(doing, entry));
+        }
+    }
+    failures.into_iter().collect()
 }
 
 /// The same once more, for another message of the same request.
@@ -159,6 +194,40 @@ mod tests {
                 "{code}"
             );
         }
+    }
+
+    #[test]
+    fn a_smaller_message_may_be_taken_where_the_content_was_refused() {
+        for (code, of_content) in [
+            ("InvalidParameterValue", true),
+            ("InvalidMessageContents", true),
+            ("AccessDenied", false),
+            ("InternalFailure", false),
+            ("RequestThrottled", false),
+        ] {
+            assert_eq!(is_of_content(&answer(code)), of_content, "{code}");
+        }
+    }
+
+    #[test]
+    fn what_an_answer_does_not_name_is_not_confirmed() {
+        let entry = |id: &str, code: &str| {
+            let entry = BatchResultErrorEntry::builder().id(id).code(code);
+            entry.sender_fault(true).build().unwrap()
+        };
+        let refusals = [
+            entry("1", "InvalidMessageContents"),
+            entry("4", "InternalError"),
+            entry("7", "InvalidMessageContents"),
+            entry("x", "InvalidMessageContents"),
+        ];
+        let confirmed = ["0", "3", "6", "y"].into_iter();
+        let failures = unconfirmed("publishing", 5, confirmed, &refusals).into_iter();
+        let failures = failures.map(|(place, error)| (place, error.is_transient()));
+        assert_eq!(
+            failures.collect::<Vec<_>>(),
+            [(1, false), (2, true), (4, true)]
+        );
     }
 
     #[test]

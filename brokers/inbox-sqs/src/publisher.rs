@@ -4,14 +4,14 @@ use std::{fmt, time::Duration};
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
 use futures_util::future::join_all;
-use inbox_api::Result;
+use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
 use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Connection,
     envelope::{Parts, parts},
-    error::{again, late, refused, transient, unpublished},
+    error::{again, late, transient, unconfirmed, unpublished},
     options::{is_name, parse, read, unknown},
     queue::BATCH,
 };
@@ -53,6 +53,10 @@ impl SqsPublisher {
     /// # Errors
     /// As [`Connection::from_url`]; `Invalid` also for a value that does not fit.
     pub fn from_url(url: &str) -> Result<Self> {
+        Self::read_url(url).map_err(|error| hide_password(url, error))
+    }
+
+    fn read_url(url: &str) -> Result<Self> {
         let url = parse(url)?;
         let mut publisher = Self::new(Connection::of(&url, url.path())?);
         for (key, value) in url.query_pairs() {
@@ -89,8 +93,10 @@ impl SqsPublisher {
         answers
     }
 
+    /// What is not confirmed, by its place.
     async fn request(&self, queue: &str, batch: Vec<Parts>) -> Outcome<Vec<(usize, SourceError)>> {
-        let mut entries = Vec::with_capacity(batch.len());
+        let count = batch.len();
+        let mut entries = Vec::with_capacity(count);
         for (id, parts) in batch.into_iter().enumerate() {
             let mut entry = Entry::builder()
                 .id(id.to_string())
@@ -108,10 +114,8 @@ impl SqsPublisher {
             .set_entries(Some(entries));
         let answer = request.send().await;
         let answer = answer.map_err(|error| unpublished(DOING, &error))?;
-        let failures = answer.failed.iter();
-        Ok(failures
-            .filter_map(|entry| Some((entry.id.parse().ok()?, refused(DOING, entry))))
-            .collect())
+        let confirmed = answer.successful.iter().map(|entry| entry.id.as_str());
+        Ok(unconfirmed(DOING, count, confirmed, &answer.failed))
     }
 
     /// The messages of one queue, by their places among all. Those behind one that failed are not sent to a FIFO queue.
@@ -226,6 +230,14 @@ mod tests {
             let url = format!("sqs://k:s@sqs.eu-west-1.amazonaws.com{rest}");
             assert!(SqsPublisher::from_url(&url).is_err(), "{url}");
         }
+    }
+
+    #[test]
+    fn a_secret_that_is_not_encoded_is_not_repeated() {
+        let secret = "a@b/1?region=r&hunter2";
+        let url = format!("sqs://key:{secret}@sqs.eu-west-1.amazonaws.com/123");
+        let error = SqsPublisher::from_url(&url).unwrap_err();
+        assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
     }
 
     #[test]

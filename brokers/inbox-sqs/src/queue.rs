@@ -16,7 +16,7 @@ use tokio::time::{Instant, timeout};
 
 use crate::{
     SqsOptions,
-    error::{again, failed, late, refused, transient},
+    error::{again, failed, late, transient, unconfirmed},
     held::Held,
 };
 
@@ -102,7 +102,8 @@ impl Queue {
         let doing = "changing the visibility";
         let receipts = &receipts;
         in_batches(receipts.len(), |range| async move {
-            let mut entries = Vec::new();
+            let count = range.len();
+            let mut entries = Vec::with_capacity(count);
             for (id, receipt) in receipts[range].iter().enumerate() {
                 let entry = Change::builder().id(id.to_string()).receipt_handle(receipt);
                 let entry = entry.visibility_timeout(seconds).build();
@@ -116,10 +117,8 @@ impl Queue {
             let answer = timeout(PATIENCE, request.send()).await;
             let answer = answer.map_err(|_| late(doing))?;
             let answer = answer.map_err(|error| failed(doing, &error))?;
-            let failures = answer.failed.iter();
-            Ok(failures
-                .filter_map(|entry| Some((entry.id.parse().ok()?, refused(doing, entry))))
-                .collect())
+            let confirmed = answer.successful.iter().map(|entry| entry.id.as_str());
+            Ok(unconfirmed(doing, count, confirmed, &answer.failed))
         })
         .await
         .into_iter()
@@ -131,7 +130,8 @@ impl Queue {
     pub(crate) async fn delete(&self, receipts: &[String]) -> Vec<(usize, SourceError)> {
         let doing = "acknowledging";
         in_batches(receipts.len(), |range| async move {
-            let mut entries = Vec::new();
+            let count = range.len();
+            let mut entries = Vec::with_capacity(count);
             for (id, receipt) in receipts[range].iter().enumerate() {
                 let entry = Delete::builder().id(id.to_string()).receipt_handle(receipt);
                 entries.push(entry.build().map_err(|error| transient(doing, error))?);
@@ -144,10 +144,8 @@ impl Queue {
             let answer = timeout(PATIENCE, request.send()).await;
             let answer = answer.map_err(|_| late(doing))?;
             let answer = answer.map_err(|error| failed(doing, &error))?;
-            let failures = answer.failed.iter();
-            Ok(failures
-                .filter_map(|entry| Some((entry.id.parse().ok()?, refused(doing, entry))))
-                .collect())
+            let confirmed = answer.successful.iter().map(|entry| entry.id.as_str());
+            Ok(unconfirmed(doing, count, confirmed, &answer.failed))
         })
         .await
     }

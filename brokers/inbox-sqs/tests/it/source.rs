@@ -16,16 +16,16 @@ use crate::harness::{Outcome, Sqs, dead};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-fn source(options: SqsOptions) -> SqsSource {
+pub(crate) fn source(options: SqsOptions) -> SqsSource {
     SqsSource::new(options, Mapping::new("billing").unwrap()).unwrap()
 }
 
-async fn next(source: &mut SqsSource) -> Outcome<SqsDelivery> {
+pub(crate) async fn next(source: &mut SqsSource) -> Outcome<SqsDelivery> {
     let next = timeout(PATIENCE, source.next()).await??;
     Ok(next.ok_or("the source has ended")?)
 }
 
-async fn take(source: &mut SqsSource, count: usize) -> Outcome<Vec<SqsDelivery>> {
+pub(crate) async fn take(source: &mut SqsSource, count: usize) -> Outcome<Vec<SqsDelivery>> {
     let mut taken = Vec::new();
     for _ in 0..count {
         taken.push(next(source).await?);
