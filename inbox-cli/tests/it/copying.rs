@@ -297,3 +297,31 @@ async fn what_cannot_be_copied_is_said_and_the_target_stays_paused() {
     assert_eq!(output.json()[0]["verified"], true);
     assert!(target.paused().await.unwrap().is_empty());
 }
+
+#[tokio::test]
+async fn a_copy_that_fails_on_its_way_says_what_stays_paused() {
+    let place = Place::new();
+    let from = format!("sqlite://{}", place.path("from.db").display());
+    let to = format!("sqlite://{}", place.path("to.db").display());
+    let source = connect(&from).await;
+    source.create().await.unwrap();
+    let _ = source.receive(&[message("h", "1")]).await.unwrap();
+    let target = connect(&to).await;
+    target.create().await.unwrap();
+    let pool = sqlx::SqlitePool::connect(&to).await.unwrap();
+    let refuses = "CREATE TRIGGER refuses BEFORE INSERT ON inbox_message \
+                   BEGIN SELECT RAISE(ABORT, 'no room'); END";
+    sqlx::query(refuses).execute(&pool).await.unwrap();
+    let arguments = ["copy", "--from", &from, "--to", &to];
+    place
+        .inbox(&arguments)
+        .exits(1)
+        .complains("Handlers of the target stay paused");
+    assert_eq!(target.paused().await.unwrap(), [handler("h")]);
+    sqlx::query("DROP TRIGGER refuses")
+        .execute(&pool)
+        .await
+        .unwrap();
+    place.inbox(&arguments).exits(0);
+    assert!(target.paused().await.unwrap().is_empty());
+}

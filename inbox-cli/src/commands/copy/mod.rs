@@ -8,7 +8,9 @@ use std::{collections::BTreeSet, sync::Arc};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics, pace::Slices};
+use indicatif::ProgressBar;
 use serde_json::json;
+use tokio_util::sync::CancellationToken;
 
 use self::{step::Step, verify::verify};
 use crate::{args::Global, exit::Exit, interrupt, output, progress, store};
@@ -59,10 +61,18 @@ struct Report {
     altered: BTreeSet<Key>,
 }
 
+impl Report {
+    fn is_good(&self) -> bool {
+        self.problems.is_empty() && self.corrupt == 0
+    }
+}
+
 /// How many problems are named.
 const MOST_NAMED: usize = 20;
 
 const SAME: &str = "--from and --to are the same inbox";
+const CUT_SHORT: &str = "cut short; run it again to go on. Handlers of the target stay paused until then: \
+                         `inbox resume` ends that";
 const CANNOT_PAUSE: &str = "cannot pause a handler of the target";
 
 pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
@@ -80,15 +90,37 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
         );
     }
     let token = interrupt::token()?;
-    let handlers: Vec<HandlerName> = names(&before);
     refuse_the_same(&from, &to).await?;
+    let total = State::ALL.iter().map(|state| before.count(*state)).sum();
+    let bar = progress::bar(global, "messages copied", total);
+    let ended = copy(&from, &to, &before, args.batch, &bar, &token).await;
+    bar.finish_and_clear();
+    let ended = ended.inspect_err(|_| output::note(CUT_SHORT))?;
+    let Some((report, has_changed)) = ended else {
+        output::note("interrupted; run it again to go on. The target's handlers stay paused");
+        return Ok(interrupt::exit(&token, Exit::Ok));
+    };
+    tell(global, &report, has_changed)?;
+    let is_good = report.is_good() && !has_changed;
+    Ok(if is_good { Exit::Ok } else { Exit::No })
+}
+
+/// Copies and compares, while the target's handlers are paused. `None`: it was interrupted before the end; otherwise
+/// what became of the messages, and whether the source has changed meanwhile.
+async fn copy(
+    from: &Arc<dyn Inbox>,
+    to: &Arc<dyn Inbox>,
+    before: &Statistics,
+    batch: u32,
+    bar: &ProgressBar,
+    token: &CancellationToken,
+) -> Result<Option<(Report, bool)>> {
+    let handlers: Vec<HandlerName> = names(before);
     for handler in &handlers {
         to.pause(handler).await.context(CANNOT_PAUSE)?;
     }
-    let total = State::ALL.iter().map(|state| before.count(*state)).sum();
-    let bar = progress::bar(global, "messages copied", total);
     let mut report = Report::default();
-    let mut slices = Slices::new(args.batch);
+    let mut slices = Slices::new(batch);
     let mut page = Page {
         with_payload: true,
         ..Page::first(slices.size())
@@ -99,28 +131,25 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
         slices.saw(&listing.records);
         report.corrupt += listing.corrupt.len() as u64;
         bar.inc(listing.records.len() as u64);
-        let step = Step::new(&*to, &listing.records);
+        let step = Step::new(&**to, &listing.records);
         step.run(&mut report).await?;
         page.after = listing.next;
         if page.after.is_none() {
             break;
         }
         if token.is_cancelled() {
-            bar.finish_and_clear();
-            output::note("interrupted; run it again to go on. The target's handlers stay paused");
-            return Ok(interrupt::exit(&token, Exit::Ok));
+            return Ok(None);
         }
     }
-    bar.finish_and_clear();
-    verify(&*from, &*to, &mut report).await?;
-    let after = from.statistics().await?;
-    let has_changed = numbers(&before) != numbers(&after);
-    let is_good = report.problems.is_empty() && report.corrupt == 0 && !has_changed;
-    if is_good {
-        resume(&from, &to, &handlers).await?;
+    if !verify(&**from, &**to, &mut report, token).await? {
+        return Ok(None);
     }
-    tell(global, &report, has_changed)?;
-    Ok(if is_good { Exit::Ok } else { Exit::No })
+    let after = from.statistics().await?;
+    let has_changed = numbers(before) != numbers(&after);
+    if report.is_good() && !has_changed {
+        resume(from, to, &handlers).await?;
+    }
+    Ok(Some((report, has_changed)))
 }
 
 /// One inbox has many URLs, so that they are not compared: what pauses a handler of the source as well is the source.
@@ -174,7 +203,7 @@ fn numbers(statistics: &Statistics) -> Vec<(&HandlerName, Vec<u64>)> {
 }
 
 fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
-    let is_good = report.problems.is_empty() && report.corrupt == 0 && !has_changed;
+    let is_good = report.is_good() && !has_changed;
     if global.json {
         return output::json(&json!({
             "copied": report.copied,

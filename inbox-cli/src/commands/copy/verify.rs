@@ -4,6 +4,7 @@ use std::collections::VecDeque;
 
 use anyhow::Result;
 use inbox::{Filter, Inbox, Page, Record, State, pace::Slices};
+use tokio_util::sync::CancellationToken;
 
 use super::Report;
 
@@ -47,11 +48,19 @@ impl<'a> Walk<'a> {
 }
 
 /// Adds to the report what is missing in the target, or other than in the source. What the target has in
-/// addition does not matter.
-pub(super) async fn verify(from: &dyn Inbox, to: &dyn Inbox, report: &mut Report) -> Result<()> {
+/// addition does not matter. Answers whether it came to the end before it was interrupted.
+pub(super) async fn verify(
+    from: &dyn Inbox,
+    to: &dyn Inbox,
+    report: &mut Report,
+    token: &CancellationToken,
+) -> Result<bool> {
     let (mut originals, mut copies) = (Walk::of(from), Walk::of(to));
     let mut ahead: Option<Record> = None;
     while let Some(original) = originals.next().await? {
+        if token.is_cancelled() {
+            return Ok(false);
+        }
         if ahead.is_none() {
             ahead = copies.next().await?;
         }
@@ -75,7 +84,7 @@ pub(super) async fn verify(from: &dyn Inbox, to: &dyn Inbox, report: &mut Report
             report.problems.push((key, problem.to_owned()));
         }
     }
-    Ok(())
+    Ok(true)
 }
 
 /// Whether it matters that a message has another place: nothing else than an ordering key depends on it.
