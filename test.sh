@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Runs all tests, on real servers where they can be had, and ends with what failed and a line per
+# Runs all tests, on real servers where there are any, and ends with what failed and a line per
 # store and broker.
 #
-# As root on Debian or Ubuntu without Docker it first installs the server packages. What cannot be
-# had is reported as skipped with the reason; INBOX_TEST_REQUIRE=postgres,redis (or all) makes that
+# As root on Debian or Ubuntu without Docker it first installs the server packages. A server that
+# is not found is reported as skipped with the reason; INBOX_TEST_REQUIRE=postgres,redis (or all) makes that
 # a failure. Arguments go to `cargo test`.
 set -uo pipefail
 cd "$(dirname "$0")" || exit 1
@@ -11,18 +11,25 @@ target=${CARGO_TARGET_DIR:-target}
 # Tests of servers wait more than they work.
 export RUST_TEST_THREADS=${RUST_TEST_THREADS:-6}
 log=$target/test.log
+# All but examples, which the lints compile. Documentation comes last.
+programs=(--workspace --all-features --lib --bins --tests)
 
 # The servers are installed while the rest is built.
 cargo test --workspace --all-features --no-run --test servers "$@" || exit 1
 "$target/debug/test-servers" install >"$target/install.log" 2>&1 &
 installation=$!
-cargo test --workspace --all-features --no-run "$@"
+cargo test "${programs[@]}" --no-run "$@"
 built=$?
 wait "$installation" || echo "test.sh: going on with the servers that are there"
 cat "$target/install.log"
 [ "$built" = 0 ] || exit 1
 
-cargo test --workspace --all-features --no-fail-fast "$@" 2>&1 | tee "$log"
+{
+    cargo test "${programs[@]}" --no-fail-fast "$@"
+    status=$?
+    cargo test --workspace --all-features --doc --no-fail-fast "$@" || status=$?
+    exit "$status"
+} 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 
 awk '
