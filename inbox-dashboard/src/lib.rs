@@ -20,9 +20,10 @@
 //! looking needs no JavaScript; with it, the overview and the progress of changes renew themselves.
 //!
 //! # What the store is asked
-//! No page counts or reads all messages. What a store does not keep, groups of dead letters, blocked
-//! ordering keys and workers, is found among the newest 10,000 messages of that state, and the page says so
-//! when there are more. Statistics are read once a second at most, however many look. A filter that almost
+//! No page counts or reads all messages at once. What a store does not keep, groups of dead letters, blocked
+//! ordering keys and workers, is found by looking at messages, the newest first, a thousand a request: a page goes on
+//! until it has seen all, or 100,000, and an answer of the API looks at 10,000. Both say whether these were all.
+//! Statistics are read once a second at most, however many look. A filter that almost
 //! nothing matches can make a store look at all it has; a read is given up after ten seconds.
 //!
 //! # Who may do what

@@ -384,7 +384,7 @@ struct Taken {
     met_held: bool,
 }
 
-/// Leases those of `chosen` that are still to be had, and reads them, joined with their ordering keys.
+/// Leases those of `chosen` that are still free, and reads them, joined with their ordering keys.
 async fn take(
     connection: &mut Connection<'_>,
     request: &ClaimRequest,

@@ -53,8 +53,9 @@
 //!
 //! MongoDB 5.1 and later, sharded messages and TLS have **not been run**.
 //!
-//! Of the roles, it is tested that they have the actions that the server's documentation asks for
-//! each command that the store sends, outside transactions and change streams. How to set FerretDB
+//! The roles are tried on a `mongod` that asks who it is, where one is installed: a worker does every
+//! operation, transactions and wake-ups included, and removing is denied. Everywhere it is tested that they
+//! have the actions that the server's documentation asks for each command that the store sends. How to set FerretDB
 //! up so that its rates do not fall with the backlog is below.
 //!
 //! # What survives what

@@ -219,8 +219,8 @@
 //!   moved on to the next partition when the current one's period is over.
 //! - **Purging keeps them up**: each purge makes the next partition ahead of its time, moves
 //!   on when it is time, and drops what can be dropped. There are no further jobs to set up. A
-//!   partition is attached and dropped under a lock that waits 50 ms at most; when it cannot be
-//!   had, because a dump is reading perhaps, the next purge tries again. If nobody purges, the
+//!   partition is attached and dropped under a lock that waits 50 ms at most; when it cannot take
+//!   it, because a dump is reading perhaps, the next purge tries again. If nobody purges, the
 //!   current partition goes on growing, and nothing else happens.
 //! - **One handler's retention** drops partitions that hold nothing of others. In those that do, its
 //!   messages are deleted row by row, like stragglers.

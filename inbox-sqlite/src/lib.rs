@@ -123,6 +123,7 @@
 //! - `inbox_count` holds for each handler the number of unfinished messages and of those in each final
 //!   state, so that statistics count only leases, and dead letters that hold up an ordering key, each in
 //!   its index; and a claim, which finishes nothing, does not touch it.
+//! - `inbox_paused` names the handlers of which nothing is claimed.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema, the oldest one that
 //!   builds may know to work with it, and the revision of its triggers.
 //!

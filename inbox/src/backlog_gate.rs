@@ -15,7 +15,7 @@ use crate::{
 /// *come back later*, rather than the inbox growing for as long as handlers are slower than what comes.
 ///
 /// It looks at the [statistics](Operate::statistics) once per interval, in a task that ends with the
-/// last clone, and opens again at nine tenths of the limit. While the statistics cannot be had it stays
+/// last clone, and opens again at nine tenths of the limit. While the statistics cannot be read it stays
 /// as it was; it is open before the first look, and when the runtime that it was built in is gone. The backlog may exceed the limit by what comes in
 /// between two looks.
 ///

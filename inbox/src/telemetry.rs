@@ -30,7 +30,6 @@
 //! | `inbox_lag_seconds` | gauge | `handler` | for how long the longest-due message has been due |
 //! | `inbox_blocking_dead` | gauge | `handler` | dead messages that hold up their ordering key until they are replayed, discarded or purged |
 //! | `inbox_unserved_backlog` | gauge | `handler` | messages pending or leased of handler names that this processor does not serve; trouble when no other does either |
-//!
 //! | `inbox_last_sweep_timestamp_seconds` | gauge | | when a janitor's sweep last ended well, or found that it is not the time for one |
 //! | `inbox_store_errors_total` | counter | `operation`, `kind`: `unavailable`, `conflict`, `denied`, … | calls of the store that failed or were given up |
 //! | `inbox_messages` | gauge | `handler`, `state` | messages by state, from a [`StoreMonitor`](crate::StoreMonitor), inline ones too |

@@ -7,7 +7,8 @@
 //! 2. Docker;
 //! 3. a server program installed on the machine. `cargo run -p test-servers -- install` installs
 //!    those that Debian and Ubuntu have, and adds newer versions below [`ADDED`], from Debian's
-//!    suites `testing` and `unstable`. Those run in their own root directory, which needs root.
+//!    suites `testing` and `unstable`; those run in their own root directory, which needs root. FerretDB
+//!    and the newest NATS are built by Go, and Kafka and ElasticMQ come from Maven Central.
 //!
 //! Where there is none, the test is skipped, with a line on standard error that says why.
 //! `INBOX_TEST_REQUIRE=postgres,redis` (or `all`) turns that into a failure, for CI.

@@ -19,7 +19,7 @@ struct Arguments {
 
 #[derive(Debug, Subcommand)]
 enum Task {
-    /// Install what servers can be had without Docker, as root on Debian or Ubuntu.
+    /// Install the servers that need no Docker, as root on Debian or Ubuntu.
     Install,
     /// Show for each kind of server where tests would get one.
     List,

@@ -33,7 +33,7 @@ const KEPT_ERROR: usize = 1024;
 /// How long to wait for the end of standard error once the command itself has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How long no command is started after there was no process, file or memory to be had for one.
+/// How long no command is started after no process, file or memory was left for one.
 const LACKING: Duration = Duration::from_secs(2);
 
 /// Runs a command for each message.
