@@ -30,7 +30,7 @@ pub(crate) fn serve(
             let answers = Arc::clone(&answers);
             // It ends with the client's connection.
             thread::spawn(move || {
-                let _ = talk(stream, &answers);
+                let _ = talk(stream, &*answers);
             });
         }
     });
