@@ -1,45 +1,21 @@
 //! A part of the conformance suite on Valkey and on clusters of newer servers, and waiting for
 //! append-only files, which only they can.
 
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 
-use conformance_tests::run;
 use inbox_api::{
     Effect, ErrorKind, HandlerName, Kind, Message, MessageId, Receipt, Schema as _, StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisStore};
 use test_servers::Kind as Server;
 
-use crate::common::{self, harness, options, store, url};
-
-/// What depends most on the server: scripts, its clock, wake-ups, and the random comparison.
-const PARTS: &[&str] = &[
-    "duplicates::",
-    "ordering::",
-    "fencing::",
-    "retention::",
-    "wakeups::",
-];
-
-async fn parts_on(
-    server: (Server, &'static common::Shared),
-    shards: u16,
-    confirmations: Confirmations,
-) {
-    if url(server.1).is_none() {
-        return;
-    }
-    for part in PARTS {
-        let harness = harness(server, shards, confirmations);
-        let report = run(Arc::new(harness), part).await;
-        assert!(report.is_clean(), "{report}");
-    }
-}
+use crate::common::{self, conforms, harness, options, store, url};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn valkey() {
     let server = (Server::Valkey, &common::VALKEY);
-    parts_on(server, 1, Confirmations::default()).await;
+    let harness = || harness(server, 1, Confirmations::default());
+    conforms(server.1, harness, false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -50,13 +26,14 @@ async fn a_cluster_of_redis_8() {
         ..Confirmations::default()
     };
     let cluster = (Server::Redis8Cluster, &common::REDIS_8_CLUSTER);
-    parts_on(cluster, 6, confirmations).await;
+    conforms(cluster.1, || harness(cluster, 6, confirmations), false).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cluster_of_valkey() {
     let cluster = (Server::ValkeyCluster, &common::VALKEY_CLUSTER);
-    parts_on(cluster, 6, Confirmations::default()).await;
+    let harness = || harness(cluster, 6, Confirmations::default());
+    conforms(cluster.1, harness, false).await;
 }
 
 fn message(id: &str) -> Message {

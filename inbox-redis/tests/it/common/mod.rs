@@ -7,12 +7,13 @@ pub mod primaries;
 
 use std::{
     sync::{
-        LazyLock, Mutex,
+        Arc, LazyLock, Mutex,
         atomic::{AtomicU32, Ordering},
     },
     time::Duration,
 };
 
+use conformance_tests::run;
 use inbox_api::{ClockOffset, InboxName};
 use inbox_redis::{
     Confirmations, RedisOptions, RedisStore, StartChecks, conformance::RedisHarness,
@@ -72,6 +73,27 @@ pub fn started(server: &'static Shared) -> Result<Option<&'static Mutex<Server>>
 pub fn url(server: &'static Shared) -> Option<String> {
     let server = started(server).unwrap()?;
     Some(server.lock().unwrap().url().to_owned())
+}
+
+/// Of the suite, what depends most on the server: scripts, its clock and wake-ups.
+const PARTS: &[&str] = &[
+    "duplicates::",
+    "fencing::",
+    "ordering::",
+    "retention::",
+    "wakeups::",
+];
+
+/// Runs the suite on a server, if it is there, or that part of it.
+pub async fn conforms(server: &'static Shared, harness: impl Fn() -> RedisHarness, is_whole: bool) {
+    if url(server).is_none() {
+        return;
+    }
+    let parts = if is_whole { &[""][..] } else { PARTS };
+    for part in parts {
+        let report = run(Arc::new(harness()), part).await;
+        assert!(report.is_clean() && report.passed > 0, "{report}");
+    }
 }
 
 /// Options for a fresh inbox on a server of this kind.
