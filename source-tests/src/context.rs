@@ -25,7 +25,7 @@ use crate::{
 };
 
 /// How long cases wait for what has to happen: machines are slow.
-pub const PATIENCE: Duration = Duration::from_secs(60);
+pub const PATIENCE: Duration = Duration::from_secs(180);
 /// How long cases look whether something happens that must not.
 const MOMENT: Duration = Duration::from_millis(300);
 /// How often cases look whether something has happened.

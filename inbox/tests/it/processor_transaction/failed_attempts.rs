@@ -142,7 +142,11 @@ async fn a_commit_that_goes_wrong_neither_doubles_nor_loses_the_outcome() {
         let router = writing(&place, commits).on("order.placed", |_: Context| async {
             Err::<(), _>(Failure::dead("no funds"))
         });
-        let builder = running(&place, router).store_timeout(Duration::from_secs(1));
+        let limit = match commits {
+            [Commit::Hangs] => Duration::from_secs(5),
+            _ => Duration::from_secs(60),
+        };
+        let builder = running(&place, router).store_timeout(limit);
         let summary = until_idle(builder).await;
         assert_eq!((summary.dead, summary.lease_lost), (1, 0), "{summary:?}");
         assert_eq!(place.effects().await.len(), written);
