@@ -15,11 +15,11 @@ use sqlx::{
 use tokio::time::timeout;
 
 use crate::{
-    connection_guard::{ConnectionGuard, OrClose},
+    connection_guard::{ConnectionGuard, OrClose, close_all_of},
     error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
     names::{NOT_READ_COMMITTED, Names},
     options::PostgresOptions,
-    sqlstate::LIMIT_EXCEEDED,
+    sqlstate::{LIMIT_EXCEEDED, READ_ONLY},
     statements::Statements,
     versions::check_version,
 };
@@ -46,6 +46,8 @@ pub(crate) struct Database {
     checked: AtomicBool,
     /// Whether connections begin transactions at another level than read committed unless told to.
     stricter: AtomicBool,
+    /// Whether a server has refused to write since a connection was closed for that.
+    was_read_only: AtomicBool,
     closed: AtomicBool,
 }
 
@@ -76,6 +78,7 @@ impl Database {
             spare: Spare::default(),
             checked: AtomicBool::new(false),
             stricter: AtomicBool::new(false),
+            was_read_only: AtomicBool::new(false),
             closed: AtomicBool::new(false),
         }
     }
@@ -177,7 +180,7 @@ impl Database {
         let prepared = self.options.prepared_statements;
         let is_rare = matches!(on, On::PoolPlannedEachTime);
         let query = sqlx::query_with(sql.clone(), arguments).persistent(prepared && !is_rare);
-        let answer = if prepared && !self.stricter.load(Ordering::Relaxed) {
+        let answer = if prepared && !is_rare && !self.stricter.load(Ordering::Relaxed) {
             let answer = query.fetch_all(&mut *connection).await;
             if let Err(sqlx::Error::Database(_)) = answer {
                 // The server tells an error first and rolls back then. What comes next, on another
@@ -186,9 +189,9 @@ impl Database {
             }
             answer
         } else {
-            // To say at which isolation level it runs. And without prepared statements, the driver
-            // sends a statement and its arguments in two steps, between which a pooler may change
-            // the server's connection, unless in a transaction.
+            // To say at which isolation level it runs. And a statement that is not prepared goes in two
+            // steps, between which a pooler may change the server's connection, unless in a transaction: the
+            // arguments would reach what another client has sent there.
             let connection = guard.transaction_begins().map_err(before)?;
             let begun = connection.begin_with(READ_COMMITTED).await;
             let mut transaction = begun.map_err(before)?;
@@ -208,7 +211,7 @@ impl Database {
             let _ = sqlx::raw_sql(FREE_NOTIFICATIONS).execute(connection).await;
         }
         answer.map_err(|error| {
-            if sqlstate(&error).is_some_and(|code| is_stale(&code)) {
+            if sqlstate(&error).is_some_and(|code| is_stale(&code) || code == READ_ONLY) {
                 guard.close();
             }
             self.failed(error)
@@ -238,7 +241,24 @@ impl Database {
         Ok(())
     }
 
+    /// Ends a transaction of the store's own. What is behind the address may be another server by now: a connection
+    /// to one that only reads is closed.
+    pub(crate) async fn roll_back(
+        &self,
+        transaction: Transaction<'static, Postgres>,
+    ) -> Result<()> {
+        if self.was_read_only.swap(false, Ordering::Relaxed) {
+            close_all_of(transaction);
+            return Ok(());
+        }
+        let ending = async { transaction.rollback().await.map_err(failed) };
+        self.in_time(ending).await
+    }
+
     fn failed(&self, error: sqlx::Error) -> Error {
+        if sqlstate(&error).as_deref() == Some(READ_ONLY) {
+            self.was_read_only.store(true, Ordering::Relaxed);
+        }
         if sqlstate(&error).as_deref() == Some(NOT_READ_COMMITTED) {
             // The default has changed since. From now on each transaction says what it needs.
             self.stricter.store(true, Ordering::Relaxed);

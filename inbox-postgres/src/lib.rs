@@ -187,8 +187,10 @@
 //! While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum may not
 //! remove the index entries of what was processed since. Claims do not step over them: each store
 //! asks now and then, in a round trip before a claim, what can be claimed first, and draws a transaction
-//! number for it. Once all transactions with lower numbers are over, its claims start there. Two things
-//! are not covered. A transaction that writes, wherever on the server, keeps the start from moving on
+//! number for it. Once all transactions with lower numbers are over, its claims start there. Three things
+//! are not covered. What counts messages grows by a row or two with each operation, and those that were
+//! summed up cannot be removed meanwhile: the statistics, one operation in 500, which sums up, the end of a purge
+//! and one that is not for a single handler read all of them. A transaction that writes, wherever on the server, keeps the start from moving on
 //! for as long as it is open. And messages that become claimable after they were due (the next ones of
 //! ordering keys, released ones) are in their own index, which is read from its front. What
 //! becomes claimable earlier than a clock has said before, because it was set back, is found by the

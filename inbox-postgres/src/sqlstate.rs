@@ -25,6 +25,8 @@ pub(crate) const INVALID_SCHEMA: &str = "3F000";
 pub(crate) const FEATURE_NOT_SUPPORTED: &str = "0A000";
 /// What poolers send for everything that is wrong with them.
 pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
+/// A standby, or what was the primary before a fail-over.
+pub(crate) const READ_ONLY: &str = "25006";
 pub(crate) const LIMIT_EXCEEDED: &str = "54000";
 pub(crate) const PREPARED_STATEMENT_MISSING: &str = "26000";
 pub(crate) const PREPARED_STATEMENT_EXISTS: &str = "42P05";
@@ -101,7 +103,7 @@ const CODES: &[Row] = &[
         "no partition takes the message's number",
     ),
     (
-        "25006",
+        READ_ONLY,
         Unavailable,
         Undone,
         "the server is read-only; is it a standby after a fail-over?",

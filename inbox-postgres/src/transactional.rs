@@ -155,8 +155,7 @@ impl Transactional for PostgresStore {
     }
 
     async fn roll_back(&self, transaction: Self::Transaction) -> Result<()> {
-        let ending = async { transaction.rollback().await.map_err(failed) };
-        let ended = self.inner.database.in_time(ending).await;
+        let ended = self.inner.database.roll_back(transaction).await;
         ended
             .map_err(|error| error.with_effect(Effect::None))
             .map_err(in_operation("roll_back"))

@@ -4,7 +4,7 @@ use inbox_api::{Filter, Intervention, Key, OperatorName, Progress, Result, Slice
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers, signature},
+    selection::{Change, Selection, TRIES, change_slice, keeps_changing, read_numbers, signature},
 };
 use crate::{
     arguments::Arguments,
@@ -16,7 +16,7 @@ pub(super) async fn discard(
     key: &Key,
     by: Option<&OperatorName>,
 ) -> Result<Intervention> {
-    loop {
+    for _ in 0..TRIES {
         let arguments = Arguments::of_key(key)
             .with(database.options.notifications)
             .with(signature(by))
@@ -33,6 +33,7 @@ pub(super) async fn discard(
             Some(record) => return Ok(Intervention::WrongState(record.state)),
         }
     }
+    Err(keeps_changing())
 }
 
 pub(super) async fn discard_slice(

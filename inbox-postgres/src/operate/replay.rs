@@ -6,7 +6,7 @@ use inbox_api::{
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers, signature},
+    selection::{Change, Selection, TRIES, change_slice, keeps_changing, read_numbers, signature},
 };
 use crate::{
     arguments::Arguments,
@@ -23,7 +23,7 @@ pub(super) async fn replay(
     if let Some(payload) = &edit.payload {
         options.check_replacement(payload)?;
     }
-    loop {
+    for _ in 0..TRIES {
         let arguments = options
             .payload_type
             .with_one(Arguments::of_key(key), edit.payload.as_ref())
@@ -50,6 +50,7 @@ pub(super) async fn replay(
             Some(_) => {}
         }
     }
+    Err(keeps_changing())
 }
 
 pub(super) async fn replay_slice(

@@ -4,7 +4,7 @@ use inbox_api::{Due, Filter, Intervention, Key, OperatorName, Progress, Result, 
 
 use super::{
     records::get,
-    selection::{Change, Selection, change_slice, read_numbers, signature},
+    selection::{Change, Selection, TRIES, change_slice, keeps_changing, read_numbers, signature},
 };
 use crate::{
     arguments::{Arguments, due_parts},
@@ -18,7 +18,7 @@ pub(super) async fn reschedule(
     by: Option<&OperatorName>,
 ) -> Result<Intervention> {
     let (at, after) = due_parts(due);
-    loop {
+    for _ in 0..TRIES {
         let arguments = Arguments::of_key(key)
             .with(at)
             .with(after)
@@ -37,6 +37,7 @@ pub(super) async fn reschedule(
             Some(record) => return Ok(Intervention::WrongState(record.state)),
         }
     }
+    Err(keeps_changing())
 }
 
 pub(super) async fn reschedule_slice(

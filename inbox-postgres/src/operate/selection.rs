@@ -1,7 +1,8 @@
 //! Which messages a filter selects, and changing a slice of them.
 
 use inbox_api::{
-    Cursor, Due, ErrorType, Filter, MessageId, OperatorName, Progress, Result, Slice, State,
+    Cursor, Due, Error, ErrorKind, ErrorType, Filter, MessageId, OperatorName, Progress, Result,
+    Slice, State,
 };
 use sqlx::{Row as _, SqlStr, postgres::PgRow};
 
@@ -12,6 +13,15 @@ use crate::{
     statements::ByStates,
     time::micros,
 };
+
+/// How often an intervention is tried when the message changes meanwhile.
+pub(super) const TRIES: u32 = 10;
+
+/// What is told behind that.
+pub(super) fn keeps_changing() -> Error {
+    let context = "the message changed its state again and again";
+    Error::new(ErrorKind::Conflict, context)
+}
 
 /// A filter with its states as the statements take them.
 pub(super) struct Selection<'a> {

@@ -19,8 +19,9 @@ BEGIN
     FROM (
         SELECT h.handler, c.content
         FROM (
-            SELECT DISTINCT t.handler FROM {inbox}_tally AS t
-            WHERE only_handler IS NULL OR t.handler = only_handler
+            SELECT only_handler AS handler WHERE only_handler IS NOT NULL
+            UNION ALL
+            SELECT DISTINCT t.handler FROM {inbox}_tally AS t WHERE only_handler IS NULL
         ) AS h
         CROSS JOIN unnest(contents) AS c (content)
         CROSS JOIN LATERAL (

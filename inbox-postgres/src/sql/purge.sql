@@ -22,5 +22,9 @@ BEGIN
     ELSE
         purged := {inbox}_purge_done(final_state, old);
     END IF;
+    -- Once a purge rather than with each slice, which would read again what vacuum may not remove.
+    IF chosen < wanted THEN
+        PERFORM {inbox}_compact_counters();
+    END IF;
 END
 $$;

@@ -44,7 +44,7 @@ BEGIN
     )
     INSERT INTO {inbox}_tally (handler, dead)
     SELECT handler, -count(*) FROM finished GROUP BY handler;
-    PERFORM {inbox}_compact_counters();
+    {compact_counters_sometimes}
 
     IF unblocked_handlers IS NOT NULL THEN
         PERFORM {inbox}_lock_keys(unblocked_handlers, unblocked_keys);

@@ -29,7 +29,7 @@ BEGIN
         GROUP BY handler
     )
     SELECT count(*) INTO purged FROM gone;
-    PERFORM {inbox}_compact_counters();
+    {compact_counters_sometimes}
     RETURN purged;
 END
 $$;

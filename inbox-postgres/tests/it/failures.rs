@@ -80,6 +80,25 @@ async fn an_exhausted_pool_says_so_and_has_changed_nothing() {
     assert_eq!(receipt, Receipt::Accepted);
 }
 
+/// What has the address of the primary after a fail-over.
+async fn standby_of(primary: &Arc<Mutex<Server>>) -> Option<Server> {
+    let primary = Arc::clone(primary);
+    let made = tokio::task::spawn_blocking(move || lock(&primary).standby());
+    or_skip(ServerKind::Postgres, made.await.unwrap()).unwrap()
+}
+
+/// Until this message is there, too.
+async fn replicated(store: &PostgresStore, id: &str) {
+    let started = Instant::now();
+    while store.get(&key(id)).await.ok().flatten().is_none() {
+        assert!(
+            started.elapsed() < Duration::from_secs(30),
+            "not replicated"
+        );
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+}
+
 /// A fail-over: the address that was the primary's is a standby's, until that is promoted.
 #[tokio::test]
 async fn a_standby_is_read_only_until_it_is_promoted() {
@@ -87,11 +106,7 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
         return;
     };
     let _ = store.receive_one(&message("1")).await.unwrap();
-    let made = tokio::task::spawn_blocking({
-        let primary = Arc::clone(&primary);
-        move || lock(&primary).standby()
-    });
-    let Some(standby) = or_skip(ServerKind::Postgres, made.await.unwrap()).unwrap() else {
+    let Some(standby) = standby_of(&primary).await else {
         return;
     };
     let mut options = place.options.clone();
@@ -99,14 +114,7 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
     let after = PostgresStore::connect(options.connect_with(connection_options(standby.url())))
         .await
         .unwrap();
-    let started = Instant::now();
-    while after.get(&key("1")).await.ok().flatten().is_none() {
-        assert!(
-            started.elapsed() < Duration::from_secs(30),
-            "not replicated"
-        );
-        tokio::time::sleep(Duration::from_millis(50)).await;
-    }
+    replicated(&after, "1").await;
     // Looking works.
     assert!(after.exists().await.unwrap());
     assert_eq!(after.statistics().await.unwrap().count(State::Pending), 1);
@@ -126,6 +134,54 @@ async fn a_standby_is_read_only_until_it_is_promoted() {
     recovers(&after, "2").await;
     let claimed = claim(&after, 10).await;
     assert_eq!(ids(&claimed), ["1", "2"]);
+}
+
+/// The other kind of fail-over: the address moves, and what has connections to the former primary finds a server
+/// there that lives on and only reads.
+#[tokio::test]
+async fn a_connection_to_a_server_that_only_reads_is_given_up() {
+    let Some((primary, Ready { place, store })) = alone().await else {
+        return;
+    };
+    let _ = store.receive_one(&message("1")).await.unwrap();
+    let Some(standby) = standby_of(&primary).await else {
+        return;
+    };
+    let address = |url: &str| {
+        url::Url::parse(url)
+            .unwrap()
+            .socket_addrs(|| Some(5432))
+            .unwrap()[0]
+    };
+    let (proxy, url) = proxied(standby.url()).await.unwrap();
+    for in_transaction in [false, true] {
+        proxy.redirect(address(standby.url()));
+        let options = place
+            .options
+            .clone()
+            .notifications(false)
+            .max_connections(1);
+        let after = PostgresStore::connect(options.connect_with(connection_options(&url)))
+            .await
+            .unwrap();
+        replicated(&after, "1").await;
+        let message = message(&format!("in a transaction: {in_transaction}"));
+        let error = if in_transaction {
+            let mut transaction = after.open().await.unwrap();
+            proxy.redirect(address(&place.url));
+            let recorded = after.record_in(&mut transaction, &message, None);
+            let error = recorded.await.unwrap_err();
+            after.roll_back(transaction).await.unwrap();
+            error
+        } else {
+            proxy.redirect(address(&place.url));
+            after.receive_one(&message).await.unwrap_err()
+        };
+        unavailable(&error, Effect::None);
+        assert!(error.to_string().contains("read-only"), "{error}");
+        let receipt = after.receive_one(&message).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
 }
 
 /// Both have changed nothing, and say so.

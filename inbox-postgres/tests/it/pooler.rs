@@ -3,7 +3,10 @@
 
 use std::sync::LazyLock;
 
-use inbox_api::{Effect, ErrorKind, Receipt, Store as _, StoreExt as _, Wakeups};
+use inbox_api::{
+    Effect, ErrorKind, Filter, Operate as _, Page, Receipt, Slice, Store as _, StoreExt as _,
+    Wakeups,
+};
 use inbox_postgres::PostgresOptions;
 use test_servers::{Error, Kind as ServerKind, Server, require_or_skip};
 
@@ -84,6 +87,58 @@ async fn many_clients_share_few_connections() {
     let ready = Ready { place, store };
     check_consistent(&ready).await;
     assert_eq!(ready.store.capabilities().wakeups, Wakeups::None);
+}
+
+/// What people send now and then is not prepared under a name, with prepared statements either: it goes in two
+/// steps, between which others have the server's connection. This pooler keeps track of none, and so tells what is
+/// sent under a name.
+#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
+async fn looks_and_interventions_do_not_meet_what_others_send() {
+    let Some(url) = shared() else { return };
+    let mut place = TestInbox::at(url);
+    place.options = pooled(place.options);
+    let store = place.store().await;
+    let messages: Vec<_> = (0..4).map(|n| message(&n.to_string())).collect();
+    let _ = store.receive(&messages).await.unwrap();
+    let mut preparing = TestInbox::at(place.url.clone());
+    preparing.schema.name = place.schema.name.clone();
+    preparing.options = place
+        .options
+        .clone()
+        .prepared_statements(true)
+        .max_connections(16);
+    let preparing = preparing.connect().await.unwrap();
+    let tasks: Vec<_> = (0..16)
+        .map(|n| {
+            let store = preparing.clone();
+            tokio::spawn(async move {
+                for _ in 0..20 {
+                    match n % 4 {
+                        0 => assert_eq!(store.count(&Filter::default()).await.unwrap(), 4),
+                        1 => {
+                            let page = Page::first(3);
+                            let listing = store.list(&Filter::default(), &page).await.unwrap();
+                            assert_eq!(listing.records.len(), 3);
+                        }
+                        2 => assert!(store.get(&key("1")).await.unwrap().is_some()),
+                        // Nothing is final.
+                        _ => {
+                            let slice = Slice {
+                                after: None,
+                                limit: 10,
+                            };
+                            let replayed = store.replay_slice(&Filter::default(), &slice).await;
+                            assert_eq!(replayed.unwrap().changed, 0);
+                        }
+                    }
+                }
+            })
+        })
+        .collect();
+    for task in tasks {
+        task.await.unwrap();
+    }
+    check_consistent(&Ready { place, store }).await;
 }
 
 /// Why the option is there: statements that were prepared on one of the server's connections are
