@@ -48,6 +48,7 @@ pub(crate) struct Statements {
     pub(crate) paused: SqlStr,
     pub(crate) purge_select: SqlStr,
     pub(crate) purge: SqlStr,
+    pub(crate) purge_messages: SqlStr,
     pub(crate) purge_keys: SqlStr,
     pub(crate) drop_select: SqlStr,
     pub(crate) drop_results: SqlStr,
@@ -204,6 +205,7 @@ impl Statements {
             paused: plain(include_str!("sql/paused.sql")),
             purge_select: plain(include_str!("sql/purge_select.sql")),
             purge: plain(include_str!("sql/purge.sql")),
+            purge_messages: plain(include_str!("sql/purge_messages.sql")),
             purge_keys: plain(include_str!("sql/purge_keys.sql")),
             drop_select: plain(include_str!("sql/drop_select.sql")),
             drop_results: plain(include_str!("sql/drop_results.sql")),
@@ -329,6 +331,7 @@ mod tests {
             (&s.resume, &["PRIMARY KEY (handler=?)"]),
             (&s.purge_select, &[FINAL]),
             (&s.purge, &[FINAL]),
+            (&s.purge_messages, &["INTEGER PRIMARY KEY"]),
             (&s.drop_select, &[FINAL]),
             (&s.purge_keys, &["sqlite_autoindex_inbox_message_1"]),
         ] {

@@ -1,7 +1,11 @@
 //! Retention: deleting, or dropping the content of, what finished long enough ago, slice by slice.
 
 use inbox_api::{HandlerName, Key, Listing, PurgeRequest, Result, State, duration_micros};
-use sqlx::{SqlStr, Sqlite, query::Query, sqlite::SqliteArguments};
+use sqlx::{
+    SqlStr, Sqlite,
+    query::Query,
+    sqlite::{SqliteArguments, SqliteRow},
+};
 use tokio::time::Instant;
 
 use super::records::read_listing;
@@ -94,8 +98,7 @@ async fn drop_slice(
         .fetch_all(&mut *transaction)
         .await
         .map_err(failed)?;
-    let sequences = found.iter().map(rows::seq);
-    let sequences: Vec<i64> = sequences.collect::<sqlx::Result<_>>().map_err(failed)?;
+    let sequences = sequences(&found)?;
     let rows = json(&sequences)?;
     for text in [&statements.drop_results, &statements.drop_payloads] {
         sqlx::query(text.clone())
@@ -114,13 +117,25 @@ async fn purge_slice(
     limit: u32,
     until: Instant,
 ) -> Result<u64> {
-    let mut connection = database.writer(until).await?;
-    let text = &database.statements.purge;
-    let purged = expired_query(text, database, request, limit, false)
-        .execute(&mut *connection)
+    let statements = &database.statements;
+    let mut transaction = database.begin(until).await?;
+    let purged = expired_query(&statements.purge, database, request, limit, false)
+        .fetch_all(&mut *transaction)
         .await
         .map_err(failed)?;
-    Ok(purged.rows_affected())
+    let sequences = sequences(&purged)?;
+    sqlx::query(statements.purge_messages.clone())
+        .bind(json(&sequences)?)
+        .execute(&mut *transaction)
+        .await
+        .map_err(failed)?;
+    transaction.commit().await.map_err(failed)?;
+    Ok(sequences.len() as u64)
+}
+
+fn sequences(rows: &[SqliteRow]) -> Result<Vec<i64>> {
+    let sequences = rows.iter().map(rows::seq);
+    sequences.collect::<sqlx::Result<_>>().map_err(failed)
 }
 
 pub(crate) async fn expired(database: &Database, request: &PurgeRequest) -> Result<Listing> {
