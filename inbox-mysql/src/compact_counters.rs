@@ -3,13 +3,22 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
+use inbox_api::Result;
+
 use crate::{
     connection::{Connection, Inner},
+    error::failed,
     multi_statement::Access,
+    statement::Statement,
 };
 
 /// One of so many operations sums up the tally.
 const ONE_IN: u32 = 200;
+/// The most rows that one transaction sums up.
+const SLICE: i64 = 5000;
+/// The most transactions at a time. Each operation adds a row for each handler that it touches, so that more than one
+/// slice may have come together.
+const ROUNDS: u32 = 20;
 
 /// Sums up the tally, now and then.
 pub(crate) async fn compact_sometimes(connection: Connection<'_>) {
@@ -33,10 +42,25 @@ fn is_due(inner: &Inner) -> bool {
 }
 
 async fn compact(connection: Connection<'_>) {
-    let mut script = connection.script(Access::Write);
-    script.all(&connection.context.sql.compact_counters);
-    script.commit();
-    if let Err(error) = connection.run_once(Access::Write, &script).await {
-        tracing::debug!(%error, "the tally was not summed up; it will be later");
+    for _ in 0..ROUNDS {
+        match compact_slice(connection).await {
+            Ok(SLICE) => {}
+            Ok(_) => return,
+            Err(error) => {
+                tracing::debug!(%error, "the tally was not summed up; it will be later");
+                return;
+            }
+        }
     }
+}
+
+/// Answers with how many rows it has summed up.
+async fn compact_slice(connection: Connection<'_>) -> Result<i64> {
+    let mut script = connection.script(Access::Write);
+    let slice = [("slice", Statement::of_number(SLICE))];
+    script.fill(&connection.context.sql.compact_counters, &slice);
+    let summed_up = script.changed();
+    script.commit();
+    let answers = connection.run_once(Access::Write, &script).await?;
+    answers.number(summed_up).map_err(failed)
 }

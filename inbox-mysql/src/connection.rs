@@ -16,7 +16,7 @@ use crate::{
     claim_cursor::ClaimCursor,
     connection_pool::{ConnectionGuard, ConnectionPool},
     context::Context,
-    error::{before, cannot_call, failed, may_lack_schema, number},
+    error::{before, cannot_call, failed, may_lack_schema, number, refuses_writes},
     installed_schema,
     multi_statement::{Access, Answers, Form, PACKET_OVERHEAD, Script, Sets},
     procedures::{self, Arguments, Procedure},
@@ -292,13 +292,15 @@ impl<'a> Connection<'a> {
                 Ok(answers) => return Ok(Ok(answers)),
                 Err(error) => error,
             };
-            // After an error of the server's the connection is sound, but the transaction may be
-            // open. Any other leaves the connection to be closed.
-            let sound = number(&error).is_some() && script.give_up(session).await.is_ok();
+            let is_of_server = number(&error).is_some();
             let error = match access {
                 Access::Read => before(error),
                 Access::Write => failed(error),
             };
+            // After an error of the server's the connection is sound, but the transaction may be open. Any other, and
+            // a server that takes no writes, leaves the connection to be closed.
+            let sound =
+                is_of_server && !refuses_writes(&error) && script.give_up(session).await.is_ok();
             if sound { Ok(Err(error)) } else { Err(error) }
         };
         let outcome = self.in_time(effect, work).await?;

@@ -4,7 +4,7 @@
 use std::{
     io,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
     },
     time::Duration,
@@ -14,12 +14,13 @@ use inbox_api::{Effect, Error, ErrorKind, Result};
 use inbox_sqlx::{AtHand, Held, Limits, Spare};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, MySqlConnection, MySqlPool,
+    Transaction,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
     pool::PoolConnection,
 };
-use tokio::time::Instant;
+use tokio::{runtime::Builder, time::Instant};
 
-use crate::error::before;
+use crate::error::{before, refuses_writes};
 
 /// For how long a connection may have been idle to be used without a look at it.
 const TRUSTED: Duration = Duration::from_secs(1);
@@ -71,6 +72,8 @@ pub(crate) struct ConnectionPool {
     /// The longest that an operation may take.
     limit: Duration,
     closed: AtomicBool,
+    /// Whether a server has refused to write since a transaction was closed for that.
+    was_refused: AtomicBool,
     spare: Spare<MySql>,
 }
 
@@ -83,9 +86,23 @@ struct Own {
     session: Arc<str>,
     limit: Duration,
     closed: AtomicBool,
+    /// When a server last refused to write. What was connected before then is not used again.
+    refused_at: Mutex<Option<Instant>>,
 }
 
 impl Own {
+    fn refused_at(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.refused_at
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether a connection that was made then may be to a server that has refused to write since.
+    fn may_be_refused(&self, connected_at: Option<Instant>) -> bool {
+        let refused_at = *self.refused_at();
+        refused_at.is_some() && connected_at <= refused_at
+    }
+
     async fn renew(&self, connection: &mut MySqlConnection) -> sqlx::Result<()> {
         let mut other = self.connect.connect().await?;
         let session = sqlx::raw_sql(AssertSqlSafe(Arc::clone(&self.session)));
@@ -137,6 +154,7 @@ impl ConnectionPool {
             session: Arc::clone(&session),
             limit,
             closed: AtomicBool::new(false),
+            refused_at: Mutex::new(None),
         });
         let (before, after) = (Arc::clone(&own), Arc::clone(&own));
         let pool = MySqlPoolOptions::new()
@@ -160,9 +178,13 @@ impl ConnectionPool {
                     Ok(true)
                 })
             })
-            .after_release(move |connection, _| {
+            .after_release(move |connection, meta| {
                 let own = Arc::clone(&after);
-                Box::pin(async move { own.flush_or_renew(connection).await })
+                Box::pin(async move {
+                    let connected_at = Instant::now().checked_sub(meta.age);
+                    let is_settled = own.flush_or_renew(connection).await?;
+                    Ok(is_settled && !own.may_be_refused(connected_at))
+                })
             })
             .connect_lazy_with(connect);
         Self {
@@ -170,6 +192,7 @@ impl ConnectionPool {
             own: Some(own),
             limit,
             closed: AtomicBool::new(false),
+            was_refused: AtomicBool::new(false),
             spare: Spare::default(),
         }
     }
@@ -181,6 +204,7 @@ impl ConnectionPool {
             own: None,
             limit,
             closed: AtomicBool::new(false),
+            was_refused: AtomicBool::new(false),
             spare: Spare::default(),
         }
     }
@@ -249,7 +273,9 @@ impl ConnectionPool {
         }
     }
 
-    /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection.
+    /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection. Where the server
+    /// refuses to write, what was connected before is not used again: a fail-over has put another server behind the
+    /// address, and none of these connections leads there.
     pub(crate) async fn in_time<T>(
         &self,
         until: Instant,
@@ -257,11 +283,32 @@ impl ConnectionPool {
         work: impl Future<Output = Result<T>>,
     ) -> Result<T> {
         match tokio::time::timeout_at(until, work).await {
-            Ok(outcome) => outcome,
+            Ok(outcome) => {
+                if outcome.as_ref().is_err_and(refuses_writes) {
+                    self.leave_server();
+                }
+                outcome
+            }
             Err(_) => {
                 self.close_idle();
                 Err(too_late().with_effect(effect))
             }
+        }
+    }
+
+    fn leave_server(&self) {
+        match &self.own {
+            Some(own) => *own.refused_at() = Some(Instant::now()),
+            None => self.was_refused.store(true, Ordering::Relaxed),
+        }
+        self.close_idle();
+    }
+
+    /// Lets go of a transaction that has ended or failed. The store's own pool closes its connection if its server
+    /// has refused to write; that of a caller's pool is closed here.
+    pub(crate) fn let_go(&self, transaction: Transaction<'static, MySql>) {
+        if self.was_refused.swap(false, Ordering::Relaxed) {
+            close_all_of(transaction);
         }
     }
 
@@ -283,6 +330,20 @@ impl ConnectionPool {
             let _ = tokio::time::timeout(self.limit, self.connections.close()).await;
         }
     }
+}
+
+/// Drops `owner`, and closes the connection of a pool that it owns.
+///
+/// The driver gives a connection back in a task. That goes to a runtime that ends without having run it, which the
+/// driver provides for: the connection is closed and its place is free.
+fn close_all_of<T>(owner: T) {
+    let Ok(nowhere) = Builder::new_current_thread().build() else {
+        return drop(owner);
+    };
+    let entered = nowhere.enter();
+    drop(owner);
+    drop(entered);
+    nowhere.shutdown_background();
 }
 
 pub(crate) fn too_late() -> Error {

@@ -48,6 +48,11 @@ pub(crate) fn is_lock_timeout(error: &Error) -> bool {
     number_of_source(error) == Some(LOCK_WAIT_TIMEOUT)
 }
 
+/// Whether the server takes no writes for now, or nothing at all.
+pub(crate) fn refuses_writes(error: &Error) -> bool {
+    number_of_source(error).is_some_and(server_errors::refuses_writes)
+}
+
 /// Whether the call of a procedure was refused, before anything was done.
 pub(crate) fn cannot_call(error: &Error) -> bool {
     number_of_source(error).is_some_and(|number| CANNOT_CALL.contains(&number))
@@ -219,6 +224,14 @@ mod tests {
         assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown));
         let (kind, _, _) = of_server(telling(UNKNOWN_ERROR, "Unknown error"));
         assert_eq!(kind, ErrorKind::Other);
+    }
+
+    #[test]
+    fn a_proxy_without_a_server_is_an_outage() {
+        for number in [2003, 2013, 9001] {
+            let (kind, _, effect) = of_server(telling(number, "Lost connection to MySQL server"));
+            assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown));
+        }
     }
 
     #[test]

@@ -9,7 +9,7 @@ use crate::{
     consistency,
     error::before,
     options::{MySqlOptions, PayloadType, TABLES},
-    statements::{Names, in_database},
+    statements::{ALL_ROWS, Names, in_database},
 };
 
 /// Step n brings an inbox from version n to n + 1. Never changed once released, but for comments. DDL commits by
@@ -162,7 +162,8 @@ pub(crate) async fn present(
              ' ', '{INDEX_PART}', IF(non_unique = 0, 'unique', 'index'), index_name,
              LPAD(seq_in_index, 3, '0'), column_name, sub_part
          ))
-         FROM information_schema.statistics WHERE {within}"
+         FROM information_schema.statistics WHERE {within}
+         {ALL_ROWS}"
     );
     let mut tables = Tables::new();
     for row in sqlx::raw_sql(AssertSqlSafe(sql))

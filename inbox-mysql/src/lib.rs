@@ -75,6 +75,12 @@
 //! connection that was idle for a second is looked at before it is used, and replaced if it does not
 //! answer within a quarter of the limit, or five seconds.
 //!
+//! Where a server answers that it takes no writes (`read_only`, or a node that is cut off from its cluster), as what
+//! was the primary does after a fail-over, the operation fails as `Unavailable`, and the connections that were made
+//! until then are closed: the next call connects again, to whatever is behind the address by now. A transaction's
+//! connection is closed at its end. What ProxySQL and MySQL Router answer themselves, when they cannot
+//! reach a server or have lost it, is `Unavailable`, too.
+//!
 //! The server waits for a lock (`innodb_lock_wait_timeout`) for about a second less, in whole seconds and
 //! for one at least, so that it does not go on waiting for an operation that has ended. On the store's
 //! own connections that holds for the caller's statements in a transaction, too. Sessions of a caller's

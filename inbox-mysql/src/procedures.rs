@@ -15,7 +15,7 @@ use crate::{
     multi_statement::{BEGIN_WRITING, COMMIT, Script},
     options::{MySqlOptions, PayloadType},
     statement::Statement,
-    statements::{Names, in_database},
+    statements::{ALL_ROWS, Names, in_database},
 };
 
 /// A name and a value for each parameter.
@@ -176,7 +176,7 @@ pub(crate) async fn drop_all(
     let sql = format!(
         "SELECT CAST(routine_name AS BINARY) FROM information_schema.routines \
          WHERE {within} AND routine_type = 'PROCEDURE' \
-         AND routine_name REGEXP '^{prefix}(begin|settle)_[0-9a-f]{{16}}$'"
+         AND routine_name REGEXP '^{prefix}(begin|settle)_[0-9a-f]{{16}}$' {ALL_ROWS}"
     );
     let rows = sqlx::raw_sql(AssertSqlSafe(sql)).fetch_all(&mut *connection);
     for row in rows.await? {

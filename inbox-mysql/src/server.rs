@@ -14,8 +14,10 @@ pub(crate) struct Server {
     pub(crate) galera: bool,
 }
 
-const SETTINGS: &str = "SHOW GLOBAL VARIABLES WHERE Variable_name IN \
-                        ('version', 'max_allowed_packet', 'wsrep_on')";
+/// Each by itself: a session's limit of rows (`sql_select_limit`) goes for these, too, and they take no other.
+const SETTINGS: &str = "SHOW GLOBAL VARIABLES LIKE 'version'; \
+                        SHOW GLOBAL VARIABLES LIKE 'max_allowed_packet'; \
+                        SHOW GLOBAL VARIABLES LIKE 'wsrep_on'";
 
 impl Server {
     pub(crate) fn form(&self) -> Form {

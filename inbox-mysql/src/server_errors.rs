@@ -1,5 +1,5 @@
 //! What the servers' error numbers mean to a caller: one table for MySQL and MariaDB, Galera and Group
-//! Replication.
+//! Replication, and for what proxies in front of them answer themselves.
 //!
 //! Both servers' tables were gone through as a whole (MySQL 9.7 and MariaDB 10.11). Up to 1887 they
 //! agree; from there on each has its own numbers, of which no two that matter here are the same. What
@@ -45,6 +45,20 @@ pub(crate) fn meaning(number: u16) -> Option<(ErrorKind, Effect, &'static str)> 
         .find(|class| class.numbers.contains(&number))?;
     Some((class.kind, class.effect, class.context))
 }
+
+/// Whether a server that answers so takes no writes for now, or nothing at all: one that was the primary before a
+/// fail-over, or a node that is cut off from its cluster. Behind the address may be another server by now.
+pub(crate) fn refuses_writes(number: u16) -> bool {
+    NOT_READY.contains(&number) || TAKES_NO_WRITES.contains(&number)
+}
+
+/// Unknown command (Galera, not synchronised); bad handshake; offline mode, twice; not available yet. Group
+/// Replication: held back during a fail-over and timed out, or killed; waiting for consistency failed, twice; a hook
+/// of the commit failed.
+const NOT_READY: &[u16] = &[1043, 1047, 3032, 3100, 3168, 3781, 3782, 3797, 3798, 6400];
+
+/// Table, server (read_only), transaction, server, InnoDB (twice) and schema read-only.
+const TAKES_NO_WRITES: &[u16] = &[1036, 1290, 1792, 1836, 1874, 1881, 3989];
 
 const CLASSES: &[Class] = &[
     // Given up in favour of another transaction.
@@ -92,21 +106,12 @@ const CLASSES: &[Class] = &[
         // Too many connections of the user; a limit of the user's.
         &[1203, 1226],
     ),
-    class(
-        Unavailable,
-        Nothing,
-        "this node is not ready",
-        // Unknown command (Galera, not synchronised); bad handshake; offline mode, twice; not
-        // available yet. Group Replication: held back during a fail-over and timed out, or
-        // killed; waiting for consistency failed, twice; a hook of the commit failed.
-        &[1043, 1047, 3032, 3100, 3168, 3781, 3782, 3797, 3798, 6400],
-    ),
+    class(Unavailable, Nothing, "this node is not ready", NOT_READY),
     class(
         Unavailable,
         Nothing,
         "the server takes no writes at the moment",
-        // Table, server (read_only), transaction, server, InnoDB (twice) and schema read-only.
-        &[1036, 1290, 1792, 1836, 1874, 1881, 3989],
+        TAKES_NO_WRITES,
     ),
     class(
         Unavailable,
@@ -162,6 +167,18 @@ const CLASSES: &[Class] = &[
         // aborted; malformed packet.
         &[
             1152, 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1184, 1835,
+        ],
+    ),
+    class(
+        Unavailable,
+        Unknown,
+        "a proxy cannot reach the server, or has lost it",
+        // MySQL Router and ProxySQL pass on what their client library says: cannot connect, by a socket and by TCP;
+        // the server has gone away; its handshake failed; lost during the query; lost, with the reason.
+        // ProxySQL: no connection in time; too many failures to connect; the server is offline; it lags too far
+        // behind; no answer to a ping; no answer to a change of user.
+        &[
+            2002, 2003, 2006, 2012, 2013, 2055, 9001, 9002, 9004, 9005, 9006, 9007,
         ],
     ),
     class(
@@ -329,7 +346,8 @@ mod tests {
             &[
                 1, 2, 4, 6, 7, 9, 14, 27, 29, 1024, 1026, 1028, 1053, 1077, 1078, 1079, 1080, 1152,
                 1154, 1155, 1156, 1157, 1158, 1159, 1160, 1161, 1180, 1181, 1184, 1317, 1593, 1598,
-                1810, 1811, 1835, 1927, 1969, 3024, 3169, 4031,
+                1810, 1811, 1835, 1927, 1969, 2002, 2003, 2006, 2012, 2013, 2055, 3024, 3169, 4031,
+                9001, 9002, 9004, 9005, 9006, 9007,
             ],
         ),
         (
@@ -385,9 +403,21 @@ mod tests {
 
     #[test]
     fn what_is_not_listed_means_nothing() {
-        // A syntax error, a savepoint that is not there.
-        for number in [0, 1064, 1105, 1305, u16::MAX] {
+        // A syntax error, a savepoint that is not there, a command that ProxySQL does not support.
+        for number in [0, 1064, 1105, 1305, 9003, u16::MAX] {
             assert!(meaning(number).is_none(), "{number}");
+        }
+    }
+
+    #[test]
+    fn what_takes_no_writes_has_done_nothing() {
+        for number in NOT_READY.iter().chain(TAKES_NO_WRITES) {
+            assert!(refuses_writes(*number), "{number}");
+            let found = meaning(*number).map(|(kind, effect, _)| (kind, effect));
+            assert_eq!(found, Some((Unavailable, Nothing)), "{number}");
+        }
+        for number in [0, 1213, 1205, 2013, 9001] {
+            assert!(!refuses_writes(number), "{number}");
         }
     }
 }

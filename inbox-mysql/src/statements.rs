@@ -64,6 +64,10 @@ const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */
 /// Microseconds since 1970, whatever the session's time zone.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// Ends a query that may answer with several rows, or lock them. Without a limit that of the session counts
+/// (`sql_select_limit`), which may be the server's default; and a caller's session keeps what it is set to.
+pub(crate) const ALL_ROWS: &str = "LIMIT 18446744073709551615";
+
 /// The statements of a file.
 type File = Vec<Template>;
 
@@ -204,6 +208,7 @@ impl Names {
             ),
             ("agg", AGGREGATE.to_owned()),
             ("now", NOW.to_owned()),
+            ("all_rows", ALL_ROWS.to_owned()),
             ("past_attempt", past_attempt),
             ("kept_entries", kept),
         ];
@@ -320,5 +325,42 @@ mod tests {
             }
         }
         assert!(read > 20, "{read} statements were looked at");
+    }
+
+    /// Files with queries that answer with one row.
+    const ONE_ROW: [&str; 12] = [
+        "begin_one",
+        "claim_missed",
+        "count",
+        "count_selected",
+        "get",
+        "get_found",
+        "get_found_lock",
+        "keep_result_find",
+        "receive_one",
+        "record_find",
+        "schema_numbers",
+        "settle_one",
+    ];
+
+    #[test]
+    fn queries_answer_with_all_rows_whatever_the_session_s_limit() {
+        let names = Names::new(&MySqlOptions::new(MySqlConnectOptions::new()));
+        let mut looked_at = 0;
+        for file in std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/src/sql")).unwrap() {
+            let path = file.unwrap().path();
+            let name = path.file_stem().unwrap().to_str().unwrap().to_owned();
+            let text = std::fs::read_to_string(path).unwrap();
+            for statement in names.file(&text) {
+                let text = statement.text();
+                let selects = text.starts_with("SELECT") && !text.contains(" INTO @inbox_");
+                if selects && !ONE_ROW.contains(&name.as_str()) {
+                    let limited = text.contains(ALL_ROWS) || text.ends_with("LIMIT {limit}");
+                    assert!(limited, "{name}: {text}");
+                    looked_at += 1;
+                }
+            }
+        }
+        assert!(looked_at > 15, "{looked_at} queries were looked at");
     }
 }

@@ -56,8 +56,9 @@ impl MySqlStore {
     /// An inbox over a pool of the caller's, whose connections go back to it as they were,
     /// but for session variables named `@inbox_…`. The options' connection settings and number of
     /// connections have no effect. Renewals of leases make one connection more, outside of the pool, when transactions
-    /// have all of the pool's. After an operation that took too long, the connections that the
-    /// pool holds ready are closed, as they may be as silent.
+    /// have all of the pool's. After an operation that took too long, or that the server refused because it takes no
+    /// writes, the connections that the pool holds ready are closed: they may be as silent, or lead to the same
+    /// server.
     ///
     /// Payloads, results and headers are bound to statements here rather than written into them,
     /// which costs round trips, because the pool's options may let the driver log statements.

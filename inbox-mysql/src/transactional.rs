@@ -145,8 +145,13 @@ impl Transactional for MySqlStore {
     ) -> Result<Vec<Settled>> {
         let connection = self.connection();
         let ended = settle_and_commit_at_once(connection, &mut transaction, settlements).await;
-        let Some(settled) = ended.map_err(|e| e.in_operation("settle_and_commit"))? else {
-            return settle_then_commit(self, transaction, settlements).await;
+        let settled = match ended {
+            Ok(Some(settled)) => settled,
+            Ok(None) => return settle_then_commit(self, transaction, settlements).await,
+            Err(error) => {
+                self.inner.pool.let_go(transaction);
+                return Err(error.in_operation("settle_and_commit"));
+            }
         };
         if settled.iter().any(|settled| *settled != Settled::Done) {
             // One that cannot be rolled back is never committed either.
@@ -196,9 +201,9 @@ async fn commit(
     // What the transaction received or settled is unknown here; a wake-up without a cause
     // does no harm.
     inner.signal.raise();
-    committed?;
     // The driver sends a ROLLBACK behind it, which finds nothing to do.
-    drop(transaction);
+    inner.pool.let_go(transaction);
+    committed?;
     compact_sometimes(connection).await;
     Ok(())
 }
@@ -213,7 +218,9 @@ async fn roll_back(
         let rolled_back = sqlx::raw_sql(texts).execute(&mut *transaction).await;
         rolled_back.map(drop).map_err(before)
     });
-    connection.in_time(Effect::None, rolling_back).await
+    let rolled_back = connection.in_time(Effect::None, rolling_back).await;
+    connection.inner.pool.let_go(transaction);
+    rolled_back
 }
 
 async fn receive_in(mut step: Step<'_>, messages: &[Message]) -> Result<Vec<Receipt>> {

@@ -25,7 +25,7 @@ struct Replay<'a> {
 impl Change for Replay<'_> {
     const ELIGIBLE: &'static [State] = &[State::Processed, State::Dead, State::Discarded];
     const DEFAULT: &'static [State] = &[State::Dead];
-    const CONDITION: &'static str = " AND m.payload_bytes IS NOT NULL";
+    const CONDITION: &'static str = " AND m.payload IS NOT NULL";
 
     fn add(
         &self,
@@ -38,7 +38,7 @@ impl Change for Replay<'_> {
         script.all(&sql.unclaim_heads);
         let payload_there = match self.edit.payload {
             Some(_) => "TRUE",
-            None => "m.payload_bytes IS NOT NULL",
+            None => "m.payload IS NOT NULL",
         };
         let values = [
             ("states", Statement::new(in_states(states))),

@@ -3,4 +3,5 @@ SELECT j.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key
     w.token, w.started, w.finished, w.replays, m.payload, j.due
 FROM {claimed} AS j
 STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq
-LEFT JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq;
+LEFT JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
+{all_rows};

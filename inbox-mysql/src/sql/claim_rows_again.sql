@@ -4,4 +4,4 @@ SELECT j.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key
 FROM {claimed} AS j
 STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq
 LEFT JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
-FOR UPDATE /*!80000 OF w, m */;
+{all_rows} FOR UPDATE /*!80000 OF w, m */;

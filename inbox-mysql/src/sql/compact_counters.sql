@@ -2,7 +2,7 @@
 -- see `multi_statement.rs`.
 SET @inbox_rows = NULL;
 {agg} SELECT JSON_ARRAYAGG(n) INTO @inbox_rows
-FROM (SELECT n FROM {tally} ORDER BY n LIMIT 5000 FOR UPDATE SKIP LOCKED) AS t;
+FROM (SELECT n FROM {tally} ORDER BY n LIMIT {slice} FOR UPDATE SKIP LOCKED) AS t;
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT t.handler, SUM(t.backlog), SUM(t.processed), SUM(t.dead), SUM(t.discarded)
 FROM {rows} AS j STRAIGHT_JOIN {tally} AS t FORCE INDEX (PRIMARY) ON t.n = j.n

@@ -1,7 +1,9 @@
 -- Locks the unfinished and dead messages of @inbox_seqs, and keeps in it those that are in one of
 -- the wanted states now.
-SELECT w.seq FROM {seqs} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq FOR UPDATE /*!80000 OF w */;
-SELECT d.seq FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq FOR UPDATE /*!80000 OF d */;
+SELECT w.seq FROM {seqs} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq
+{all_rows} FOR UPDATE /*!80000 OF w */;
+SELECT d.seq FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
+{all_rows} FOR UPDATE /*!80000 OF d */;
 SET @inbox_picked = NULL;
 {agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_picked
 FROM (

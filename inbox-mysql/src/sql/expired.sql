@@ -5,4 +5,5 @@ STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = x.seq
 LEFT JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = x.seq
 LEFT JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = x.seq
 LEFT JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = x.seq
-ORDER BY x.finished_at, x.seq;
+ORDER BY x.finished_at, x.seq
+{all_rows};

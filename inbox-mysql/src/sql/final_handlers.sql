@@ -1,2 +1,2 @@
 -- The handlers with messages in a final state.
-SELECT handler FROM {tally} GROUP BY handler HAVING SUM({column}) > 0;
+SELECT handler FROM {tally} GROUP BY handler HAVING SUM({column}) > 0 {all_rows};

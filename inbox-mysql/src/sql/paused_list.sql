@@ -1,1 +1,1 @@
-SELECT handler FROM {paused} ORDER BY handler;
+SELECT handler FROM {paused} ORDER BY handler {all_rows};

@@ -3,4 +3,4 @@ SELECT m.handler, m.id, m.fingerprint
 FROM {ids} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (message_key)
     ON m.handler = UNHEX(j.h) AND m.id = UNHEX(j.k)
 WHERE {wanted}
-FOR UPDATE /*!80000 OF m */;
+{all_rows} FOR UPDATE /*!80000 OF m */;

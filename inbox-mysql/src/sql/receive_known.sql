@@ -21,4 +21,5 @@ FROM (
 SET @inbox_seqs = CONVERT(IF(@inbox_own = 1, @inbox_seen, @inbox_picked) USING utf8mb4);
 SET @inbox_known = @inbox_known + COALESCE(JSON_LENGTH(@inbox_seqs), 0);
 SELECT m.handler, m.id, m.fingerprint
-FROM {seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq;
+FROM {seqs} AS j STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
+{all_rows};

@@ -1,7 +1,9 @@
 -- Locks the final messages of @inbox_seqs, and keeps in it those that are in one of the wanted
 -- states now.
-SELECT d.seq FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq FOR UPDATE /*!80000 OF d */;
-SELECT f.seq FROM {seqs} AS j STRAIGHT_JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = j.seq FOR UPDATE /*!80000 OF f */;
+SELECT d.seq FROM {seqs} AS j STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
+{all_rows} FOR UPDATE /*!80000 OF d */;
+SELECT f.seq FROM {seqs} AS j STRAIGHT_JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = j.seq
+{all_rows} FOR UPDATE /*!80000 OF f */;
 SET @inbox_picked = NULL;
 {agg} SELECT JSON_ARRAYAGG(seq) INTO @inbox_picked
 FROM (

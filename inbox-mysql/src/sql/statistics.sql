@@ -47,4 +47,5 @@ FROM (
 LEFT JOIN {work} AS p FORCE INDEX (PRIMARY) ON p.seq = c.waiting
 LEFT JOIN {message} AS pm FORCE INDEX (PRIMARY) ON pm.seq = c.waiting
 LEFT JOIN {work} AS l FORCE INDEX (PRIMARY) ON l.seq = c.lost
-LEFT JOIN {message} AS lm FORCE INDEX (PRIMARY) ON lm.seq = c.lost;
+LEFT JOIN {message} AS lm FORCE INDEX (PRIMARY) ON lm.seq = c.lost
+{all_rows};

@@ -5,12 +5,16 @@ use std::time::Duration;
 
 use conformance_tests::crash::proxy::Proxy;
 use inbox_api::{
-    ErrorKind, Extended, Operate as _, Outcome, Settled, Settlement, Store as _, Transactional as _,
+    Effect, ErrorKind, Extended, Operate as _, Outcome, Recorded, Settled, Settlement, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{Executor as _, mysql::MySqlPoolOptions};
+use test_servers::Kind;
 
-use crate::common::{self, accept, claim, connect_options, key, message, on_each, terms};
+use crate::common::{
+    self, TestInbox, accept, claim, connect_options, key, message, on_each, own_server, terms,
+};
 
 const LIMIT: Duration = Duration::from_secs(1);
 /// Where most calls are answered.
@@ -254,4 +258,96 @@ fn results_and_large_lists_do_not_stay_in_sessions() {
         assert_eq!(left, 0, "after a result within a transaction");
         store.commit(transaction).await.unwrap();
     });
+}
+
+/// The worker's sessions, up to one of them.
+struct Sessions<'a> {
+    inbox: &'a TestInbox,
+    newest: i64,
+}
+
+impl<'a> Sessions<'a> {
+    const OF_WORKER: &'static str = "FROM information_schema.processlist WHERE user LIKE 'w%'";
+
+    async fn of(inbox: &'a TestInbox) -> Self {
+        let newest = format!("SELECT COALESCE(MAX(id), 0) {}", Self::OF_WORKER);
+        let newest = inbox.number(&newest).await;
+        assert!(newest > 0, "there is a session");
+        Self { inbox, newest }
+    }
+
+    /// Waits until the server has seen that all of them are closed.
+    async fn until_closed(self, what: &str) {
+        let newest = self.newest;
+        let left = format!("SELECT COUNT(*) {} AND id <= {newest}", Self::OF_WORKER);
+        let mut looks = 0;
+        while self.inbox.number(&left).await > 0 {
+            looks += 1;
+            assert!(looks < 600, "{what}: sessions of before are still used");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
+/// What a primary becomes in a fail-over, behind the address of which there is another one then.
+async fn leaves_a_server_that_takes_no_writes(inbox: &TestInbox, store: &MySqlStore, name: &str) {
+    let id = |what: &str| message(&format!("{name} {what}"));
+    accept(store, &[id("before")]).await;
+    let sessions = Sessions::of(inbox).await;
+    inbox.run("SET GLOBAL read_only = ON").await.unwrap();
+    let error = store.receive_one(&id("refused")).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.effect(), Effect::None);
+    sessions.until_closed("an operation").await;
+
+    let mut transaction = store.open().await.unwrap();
+    let sessions = Sessions::of(inbox).await;
+    let recorded = store
+        .record_in(&mut transaction, &id("refused"), None)
+        .await;
+    assert_eq!(recorded.unwrap_err().kind(), ErrorKind::Unavailable);
+    store.roll_back(transaction).await.unwrap();
+    sessions.until_closed("a transaction").await;
+
+    inbox.run("SET GLOBAL read_only = OFF").await.unwrap();
+    accept(store, &[id("refused")]).await;
+    let mut transaction = store.open().await.unwrap();
+    let recorded = store.record_in(&mut transaction, &id("after"), None).await;
+    assert_eq!(recorded.unwrap(), Recorded::First);
+    let sessions = Sessions::of(inbox).await;
+    inbox.run("SET GLOBAL read_only = ON").await.unwrap();
+    let committed = store.commit(transaction).await;
+    assert_eq!(committed.unwrap_err().kind(), ErrorKind::Unavailable);
+    sessions.until_closed("a commit").await;
+    inbox.run("SET GLOBAL read_only = OFF").await.unwrap();
+}
+
+#[test]
+fn connections_to_a_server_that_takes_no_writes_are_closed() {
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(server) = own_server(kind) else {
+            continue;
+        };
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(2)
+            .enable_all()
+            .build()
+            .unwrap();
+        runtime.block_on(async {
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            inbox.store().await.close().await;
+            let connect = inbox.add_worker().await;
+            let options = inbox.options.clone().connect_with(connect.clone());
+            let store = MySqlStore::connect(options.clone()).await.unwrap();
+            leaves_a_server_that_takes_no_writes(&inbox, &store, "own").await;
+            store.close().await;
+            let pool = MySqlPoolOptions::new()
+                .max_connections(2)
+                .connect_with(connect)
+                .await
+                .unwrap();
+            let store = MySqlStore::with_pool(pool, options).await.unwrap();
+            leaves_a_server_that_takes_no_writes(&inbox, &store, "foreign").await;
+        });
+    }
 }

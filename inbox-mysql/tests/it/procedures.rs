@@ -7,8 +7,8 @@ use inbox_api::{
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType};
 
 use crate::common::{
-    LEASE, TestInbox, accept, claim_one, connect_options, dead, key, message, on_each, processed,
-    settle, terms, waits,
+    LEASE, TestInbox, accept, claim_one, dead, key, message, on_each, processed, settle, terms,
+    waits,
 };
 
 const PROCEDURES: &str = "SELECT COUNT(*) FROM information_schema.routines \
@@ -78,17 +78,7 @@ async fn uses_inline(store: &MySqlStore) {
 
 /// As a user who may work, but not call procedures.
 async fn worker(inbox: &TestInbox) -> MySqlStore {
-    let (database, name) = (&inbox.database, format!("w{}", &inbox.database[5..]));
-    inbox
-        .run(format!(
-            "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'few';
-             GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{name}'@'127.0.0.1'"
-        ))
-        .await
-        .unwrap();
-    let connect = connect_options(&inbox.url, Some(database))
-        .username(&name)
-        .password("few");
+    let connect = inbox.add_worker().await;
     let options = inbox.options.clone().connect_with(connect);
     MySqlStore::connect(options).await.unwrap()
 }

@@ -12,7 +12,7 @@ use test_servers::{Kind, Server, find_own, or_skip};
 use tokio::{sync::Barrier, time::timeout};
 
 use crate::common::{
-    self, TestInbox, accept, claim, connect_options, handler, key, message, on_each, ordered,
+    self, TestInbox, accept, claim, connect_options, dead, handler, key, message, on_each, ordered,
     processed, report, settle,
 };
 
@@ -294,6 +294,109 @@ fn lists_over_max_allowed_packet_are_split() {
                     .all(|receipt| *receipt == Receipt::Duplicate { differs: false })
             );
             store.commit(transaction).await.unwrap();
+        });
+    }
+}
+
+/// Receives, claims, extends and settles five messages, some in a transaction.
+async fn answers_about_all(store: &MySqlStore, name: &str) {
+    let sent: Vec<_> = (0..5).map(|n| message(&format!("{name} {n}"))).collect();
+    accept(store, &sent[..4]).await;
+    let receipts = store.receive(&sent).await.unwrap();
+    let is_new: Vec<_> = receipts
+        .iter()
+        .map(|one| *one == Receipt::Accepted)
+        .collect();
+    assert_eq!(is_new, [false, false, false, false, true], "{name}");
+    let leased = claim(store, 5).await;
+    assert_eq!(leased.len(), 5, "{name}");
+    let leases: Vec<_> = leased.into_iter().map(|leased| leased.lease).collect();
+    let extended = store.extend(&leases, common::LEASE).await.unwrap();
+    let held = |n: &inbox_api::Extended| matches!(n, inbox_api::Extended::Until(_));
+    assert!(extended.iter().all(held), "{name}: {extended:?}");
+    let settlements: Vec<_> = leases
+        .into_iter()
+        .map(|lease| Settlement {
+            lease,
+            outcome: dead(AfterDead::Continue),
+        })
+        .collect();
+    let settled = store.settle(&settlements).await.unwrap();
+    assert_eq!(settled, vec![Settled::Done; 5], "{name}");
+    let all = Filter::default();
+    let slice = inbox_api::Slice {
+        after: None,
+        limit: 10,
+    };
+    let progress = store.replay_slice(&all, &slice).await.unwrap();
+    assert_eq!(progress.changed, 5, "{name}");
+}
+
+/// The same in a transaction, which may be of another pool.
+async fn answers_about_all_within(
+    store: &MySqlStore,
+    mut transaction: sqlx::Transaction<'static, sqlx::MySql>,
+    name: &str,
+) {
+    let before: Vec<_> = claim(store, 5).await;
+    assert_eq!(before.len(), 5, "{name}");
+    let settlements: Vec<_> = before
+        .into_iter()
+        .map(|leased| Settlement {
+            lease: leased.lease,
+            outcome: dead(AfterDead::Continue),
+        })
+        .collect();
+    let settled = store.settle_in(&mut transaction, &settlements).await;
+    assert_eq!(settled.unwrap(), vec![Settled::Done; 5], "{name}");
+    let sent: Vec<_> = (0..8).map(|n| message(&format!("{name} {n}"))).collect();
+    let receipts = store.receive_in(&mut transaction, &sent).await.unwrap();
+    let (known, new) = receipts.split_at(5);
+    let duplicate = Receipt::Duplicate { differs: false };
+    assert!(known.iter().all(|one| *one == duplicate), "{receipts:?}");
+    let accepted = Receipt::Accepted;
+    assert!(new.iter().all(|one| *one == accepted), "{receipts:?}");
+    store.commit(transaction).await.unwrap();
+}
+
+#[test]
+fn the_server_s_limit_of_rows_leaves_nothing_out() {
+    for kind in [Kind::Mariadb, Kind::Mysql] {
+        let Some(server) = own(kind, &[]) else {
+            continue;
+        };
+        block_on(async {
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            inbox.run("SET GLOBAL sql_select_limit = 2").await.unwrap();
+            let store = inbox.store().await;
+            assert!(store.exists().await.unwrap());
+            answers_about_all(&store, "own").await;
+            let transaction = store.open().await.unwrap();
+            answers_about_all_within(&store, transaction, "own").await;
+            for state in [State::Dead, State::Pending] {
+                let filter = Filter {
+                    states: vec![state],
+                    ..Filter::default()
+                };
+                let slice = inbox_api::Slice {
+                    after: None,
+                    limit: 10,
+                };
+                let _ = store.discard_slice(&filter, &slice).await.unwrap();
+            }
+            let pool = MySqlPoolOptions::new()
+                .max_connections(2)
+                .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
+                .await
+                .unwrap();
+            let store = MySqlStore::with_pool(pool.clone(), inbox.options.clone()).await;
+            let store = store.unwrap();
+            answers_about_all(&store, "foreign").await;
+            let transaction = pool.begin().await.unwrap();
+            answers_about_all_within(&store, transaction, "foreign").await;
+            let limit = "SELECT CAST(@@SESSION.sql_select_limit AS SIGNED)";
+            let limit: i64 = sqlx::query_scalar(limit).fetch_one(&pool).await.unwrap();
+            assert_eq!(limit, 2, "the session keeps what it was set to");
         });
     }
 }

@@ -1,9 +1,12 @@
 //! Rows that are not as the store has left them.
 
 use hostile::{Target, hold_for};
+use inbox_api::{AfterDead, Edit, Filter, Intervention, Operate as _, Slice};
 use test_servers::Kind;
 
-use crate::common::{TestInbox, shared_url};
+use crate::common::{
+    TestInbox, accept, claim_one, dead, key, message, on_each, settle, shared_url,
+};
 
 const OTHERS: [&str; 6] = [
     "-9223372036854775808",
@@ -97,4 +100,32 @@ fn rows_of_any_values_are_answered_on_mariadb() {
 #[test]
 fn rows_of_any_values_are_answered_on_mysql() {
     spoil(Kind::Mysql, "mysql-rows");
+}
+
+/// It would be set aside again by the next claim.
+#[test]
+fn a_message_whose_payload_is_gone_is_not_replayed_as_it_is() {
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        accept(&store, &[message("1")]).await;
+        let lease = claim_one(&store).await;
+        settle(&store, &lease, dead(AfterDead::Continue)).await;
+        let gone = "UPDATE inbox_message SET payload = NULL";
+        inbox.run(gone).await.unwrap();
+        let replayed = store.replay(&key("1"), &Edit::default()).await;
+        assert_eq!(replayed.unwrap(), Intervention::PayloadDropped);
+        let slice = Slice {
+            after: None,
+            limit: 10,
+        };
+        let replayed = store.replay_slice(&Filter::default(), &slice).await;
+        assert_eq!(replayed.unwrap().changed, 0);
+        let edit = Edit {
+            payload: Some("another".into()),
+            ..Edit::default()
+        };
+        let replayed = store.replay(&key("1"), &edit).await;
+        assert_eq!(replayed.unwrap(), Intervention::Done);
+        claim_one(&store).await;
+    });
 }

@@ -153,6 +153,20 @@ impl TestInbox {
         sqlx::Row::try_get_unchecked(&row, 0).unwrap()
     }
 
+    /// Makes a user who may work, but not set anything up, call procedures or do what takes an administrator. Answers
+    /// with how it connects.
+    pub async fn add_worker(&self) -> MySqlConnectOptions {
+        let (database, name) = (&self.database, format!("w{}", &self.database[5..]));
+        let make = format!(
+            "CREATE USER '{name}'@'127.0.0.1' IDENTIFIED BY 'few';
+             GRANT SELECT, INSERT, UPDATE, DELETE ON {database}.* TO '{name}'@'127.0.0.1'"
+        );
+        self.run(make).await.unwrap();
+        connect_options(&self.url, Some(database))
+            .username(&name)
+            .password("few")
+    }
+
     /// With an inbox that is set up.
     pub async fn store(&self) -> MySqlStore {
         let store = self.other().await;
