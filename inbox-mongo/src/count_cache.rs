@@ -7,11 +7,12 @@
 //! A process that is about to change states in a segment opens it first: drops its counts, and says until
 //! when it may be changed. That is a request per process and segment every half a minute at most,
 //! not one per batch. The counts of a segment are kept when it has not been open for [`GRACE`], in
-//! which the last change (or the transaction that it is part of) has ended, and only if nobody has
-//! opened it since they were taken.
+//! which the last change has ended, and only if nobody has opened it since they were taken.
 //!
 //! A process that finds after a change that it took too long, because it or its machine was asleep,
-//! opens the segments once more, so that they are counted again. Counts stay wrong only if it was
+//! opens the segments once more, so that they are counted again. A transaction changes something when it is
+//! committed, which may be long after it has opened segments or drawn numbers: they are opened once more
+//! before that. Counts stay wrong only if it was
 //! asleep between opening and changing for longer than [`GRACE`], and is killed between the change
 //! and this; the next change in the segment puts them right.
 //!
@@ -31,7 +32,7 @@ use mongodb::{
     options::{Hint, ReadConcern, ReadPreference},
 };
 
-use self::opened::{GRACE, Moment, OPEN, Opening, SIZE, segment};
+use self::opened::{GRACE, OPEN, Opening, SIZE, segment};
 use crate::{
     connection::Connection,
     error::{failed, only_duplicates},
@@ -50,19 +51,23 @@ impl Connection<'_> {
         seqs: impl IntoIterator<Item = i64>,
         now: i64,
     ) -> Result<()> {
-        let at = Moment::now();
+        let ahead = self.database.ahead();
         let segments: BTreeSet<i64> = seqs.into_iter().map(segment).collect();
         let opened = &self.database.opened;
-        opened.note(now.saturating_sub(self.database.ahead()));
+        opened.note(now.saturating_sub(ahead));
         let closing = opened.closing(&segments, now);
+        let opening = Opening::new(segments, ahead);
         if !closing.is_empty() {
             self.open_segments(&closing, now).await?;
         }
-        self.opening = Some(Opening {
-            segments: segments.into_iter().collect(),
-            at,
-        });
+        self.opening = Some(opening);
         Ok(())
+    }
+
+    /// The same of numbers that were just drawn for what follows: their segments are open for as long.
+    pub(crate) fn open_by_drawing(&mut self, seqs: impl IntoIterator<Item = i64>) {
+        let segments = seqs.into_iter().map(segment).collect();
+        self.opening = Some(Opening::new(segments, self.database.ahead()));
     }
 
     async fn open_segments(&self, segments: &[i64], now: i64) -> Result<()> {
@@ -86,15 +91,21 @@ impl Connection<'_> {
         self.open(seqs, now).await
     }
 
-    /// After a change, since it may have been made when its segments were open no more.
+    /// After a change, since it may have been made when its segments were open no more; and where a transaction is
+    /// committed, both before and after that, since its changes are made then.
     pub(crate) async fn open_again_if_late(&mut self) -> Result<()> {
-        if let Some(opening) = self
+        let ahead = self.database.ahead();
+        let late = self
             .opening
-            .take_if(|opening| opening.at.elapsed() > OPEN / 2)
-        {
-            let now = self.last_drawn().await?.1;
-            self.open_segments(&opening.segments, now).await?;
-        }
+            .as_ref()
+            .filter(|opening| opening.is_late(ahead));
+        let Some(segments) = late.map(Opening::segments) else {
+            return Ok(());
+        };
+        let opening = Opening::new(segments.iter().copied().collect(), ahead);
+        let now = self.last_drawn().await?.1;
+        self.open_segments(&segments, now).await?;
+        self.opening = Some(opening);
         Ok(())
     }
 

@@ -4,9 +4,10 @@ use std::{borrow::Cow, fmt};
 
 use inbox_api::{Effect, Error, ErrorKind};
 use mongodb::{
-    bson::Document,
+    bson::{Bson, Document},
     error::{
-        Error as DriverError, ErrorKind as Driver, TRANSIENT_TRANSACTION_ERROR,
+        Error as DriverError, ErrorKind as Driver, NO_WRITES_PERFORMED, RETRYABLE_ERROR,
+        RETRYABLE_WRITE_ERROR, SYSTEM_OVERLOADED_ERROR, TRANSIENT_TRANSACTION_ERROR,
         UNKNOWN_TRANSACTION_COMMIT_RESULT, WriteFailure,
     },
 };
@@ -30,6 +31,8 @@ const OUT_OF_DISK_SPACE: i32 = 14031;
 const REFUSED_CREDENTIALS: &str = "the server refused the credentials; is there a password, and \
                                    was the user made in the database of the URL, or in the one \
                                    that authSource names?";
+
+const OVERLOADED: &str = "the server is overloaded, or is recovering";
 
 /// What the driver said, without what it quotes: a server's reply may contain parts of documents.
 #[derive(Debug)]
@@ -103,7 +106,10 @@ pub(crate) fn in_reply(reply: &Document) -> Option<Error> {
         "a write concern error"
     };
     let code = first.or(concern)?.get_i32("code").unwrap_or(0);
-    let (kind, context, mut effect) = by_code(code);
+    let labels = reply.get_array("errorLabels").into_iter().flatten();
+    let labels: Vec<String> = labels.filter_map(Bson::as_str).map(str::to_owned).collect();
+    let has_label = |label: &str| labels.iter().any(|has| has == label);
+    let (kind, context, mut effect) = by_code_and_labels(code, has_label);
     if first.is_none() {
         // It was written; whether it lasts is not known.
         effect = Effect::Unknown;
@@ -114,7 +120,7 @@ pub(crate) fn in_reply(reply: &Document) -> Option<Error> {
             .with_source(Cause {
                 what,
                 code: Some(code),
-                labels: Vec::new(),
+                labels,
             }),
     )
 }
@@ -209,7 +215,8 @@ fn classify(error: &DriverError) -> Class {
             error.kind.as_ref(),
             Driver::Write(WriteFailure::WriteConcernError(_))
         );
-        let (kind, context, effect) = by_code(code);
+        let has_label = |label: &str| error.contains_label(label);
+        let (kind, context, effect) = by_code_and_labels(code, has_label);
         return (
             kind,
             context,
@@ -307,6 +314,27 @@ fn of_mongodb(code: i32) -> i32 {
     }
 }
 
+/// What may be done again is an outage, whatever its code: newer servers have more of them than are listed here.
+fn by_code_and_labels(code: i32, has_label: impl Fn(&str) -> bool) -> Class {
+    let passes = [
+        SYSTEM_OVERLOADED_ERROR,
+        RETRYABLE_ERROR,
+        RETRYABLE_WRITE_ERROR,
+    ];
+    let (kind, context, effect) = by_code(code);
+    if !passes.into_iter().any(&has_label) {
+        return (kind, context, effect);
+    }
+    let (context, effect) = match kind {
+        ErrorKind::Unavailable => (context, effect),
+        _ => (OVERLOADED.into(), Effect::Unknown),
+    };
+    if has_label(NO_WRITES_PERFORMED) {
+        return (ErrorKind::Unavailable, context, Effect::None);
+    }
+    (ErrorKind::Unavailable, context, effect)
+}
+
 /// By the server's own code: <https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml>.
 fn by_code(code: i32) -> Class {
     use ErrorKind::{Conflict, Denied, Invalid, Other, SchemaMissing, Unavailable, Unsupported};
@@ -335,6 +363,11 @@ fn by_code(code: i32) -> Class {
         11 | 43 | 175 | 237 | INTERRUPTED => {
             let context = "the server interrupted this";
             return (Unavailable, context.into(), Effect::Unknown);
+        }
+        // ReadConcernMajorityNotAvailableYet, TemporarilyUnavailable, and what a server answers that is overloaded: its
+        // queue is full, a limit of its rate or of connections between servers is reached.
+        134 | 365 | 433 | 449 | 450 | 462 | 463 | 473 => {
+            return (Unavailable, OVERLOADED.into(), Effect::Unknown);
         }
         133 => (
             Unavailable,
@@ -425,6 +458,11 @@ mod tests {
             (133, ErrorKind::Unavailable, Effect::None),
             (148, ErrorKind::Unsupported, Effect::None),
             (175, ErrorKind::Unavailable, Effect::Unknown),
+            (134, ErrorKind::Unavailable, Effect::Unknown),
+            (365, ErrorKind::Unavailable, Effect::Unknown),
+            (462, ErrorKind::Unavailable, Effect::Unknown),
+            (463, ErrorKind::Unavailable, Effect::Unknown),
+            (473, ErrorKind::Unavailable, Effect::Unknown),
             (290, ErrorKind::Conflict, Effect::None),
             (112, ErrorKind::Conflict, Effect::None),
             (251, ErrorKind::Conflict, Effect::None),
@@ -443,6 +481,32 @@ mod tests {
             let error = failed(command(code));
             assert_eq!((error.kind(), error.effect()), (kind, effect), "{code}");
         }
+    }
+
+    #[test]
+    fn labels_say_what_may_be_done_again_whatever_the_code() {
+        let labelled = |code: i32, labels: &[&str]| {
+            let (kind, _, effect) = by_code_and_labels(code, |label| labels.contains(&label));
+            (kind, effect)
+        };
+        let (away, unknown) = (ErrorKind::Unavailable, Effect::Unknown);
+        for label in [
+            "SystemOverloadedError",
+            "RetryableError",
+            "RetryableWriteError",
+        ] {
+            for code in [4711, 10107] {
+                assert_eq!(labelled(code, &[label]), (away, unknown), "{code} {label}");
+                let nothing = labelled(code, &[label, "NoWritesPerformed"]);
+                assert_eq!(nothing, (away, Effect::None), "{code} {label}");
+            }
+        }
+        // By itself it says nothing of what may be done.
+        let other = labelled(4711, &["NoWritesPerformed"]);
+        assert_eq!(other, (ErrorKind::Other, Effect::None));
+        // Nothing was sent to a member.
+        let none = labelled(133, &["RetryableWriteError"]);
+        assert_eq!(none, (away, Effect::None));
     }
 
     #[test]
@@ -471,6 +535,22 @@ mod tests {
         let error = in_reply(&concern).unwrap();
         assert_eq!(error.kind(), ErrorKind::Unavailable);
         assert_eq!(error.effect(), Effect::Unknown);
+        let errors = |labels: &[&str]| {
+            in_reply(&doc! {
+                "writeErrors": [{ "index": 0, "code": 4711 }], "errorLabels": labels,
+            })
+            .unwrap()
+        };
+        let error = errors(&["RetryableWriteError"]);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(error.effect(), Effect::Unknown);
+        let error = errors(&["RetryableWriteError", "NoWritesPerformed"]);
+        assert_eq!(error.effect(), Effect::None);
+        let written = doc! {
+            "n": 1, "writeConcernError": { "code": 91 },
+            "errorLabels": ["RetryableWriteError", "NoWritesPerformed"],
+        };
+        assert_eq!(in_reply(&written).unwrap().effect(), Effect::Unknown);
         // Written, but perhaps not for good, whatever the code says.
         let concern = doc! { "n": 1, "writeConcernError": { "code": 4711 } };
         let error = in_reply(&concern).unwrap();

@@ -145,7 +145,8 @@
 //! |---|---|---|
 //! | no suitable server was found in time, before anything was changed | `Unavailable` | none |
 //! | the connection was lost; the server is not the primary any more, or stops; the write concern was not met | `Unavailable` | unknown |
-//! | write conflict, aborted transaction | `Conflict` | none |
+//! | the server is overloaded or recovering: the labels `SystemOverloadedError`, `RetryableError` and `RetryableWriteError` | `Unavailable` | unknown; none with `NoWritesPerformed` |
+//! | write conflict, aborted transaction; a commit behind a step of the store's that failed | `Conflict` | none |
 //! | a privilege is missing, the credentials were refused | `Denied` | none |
 //! | no inbox of this name | `SchemaMissing` | none |
 //!
@@ -208,14 +209,16 @@
 //! when it is needed. Where many retries lie far apart, the segments that they touch are counted.
 //!
 //! Writers tell readers: before a process changes the states of messages, it takes the kept counts
-//! of their segments away, in one more request every half a minute at most. That is exact after
+//! of their segments away, in one more request every half a minute at most, and again before a transaction is
+//! committed that was open for longer. That is exact after
 //! crashes and with a TTL index too. The exception: a process that is stopped for more than two
 //! minutes between this and the change itself, and is then killed before it notices, leaves the
 //! counts of a segment off by that batch, until anything changes there again.
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a request, the longest finished
-//! first. The index has the messages of a state by handler, so a purge of one handler's messages reads no
+//! first; the time limit of operations is that of each thousand. The index has the messages of a state by
+//! handler, so a purge of one handler's messages reads no
 //! others, and one of all begins with a request for each handler.
 //! [`drop_payloads`](inbox_api::Operate::drop_payloads) reads only what has a payload or a result still.
 //! With [`expire_processed_after`](MongoOptions::expire_processed_after) the server deletes processed

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use async_trait::async_trait;
 use inbox_api::{
     Due, Edit, Filter, HandlerName, Intervention, Key, Listing, Operate, OperatorName, Page,
-    Progress, PurgeRequest, Record, Result, Slice, State, Statistics,
+    Progress, PurgeRequest, Record, Result, Slice, Statistics,
 };
 
 use self::{
@@ -24,14 +24,6 @@ use self::{
     intervention::{Act, What, intervene, intervene_in_slice},
 };
 use crate::{connection::Database, schema::version::checked_task, store::MongoStore};
-
-/// A blocking dead letter that is purged lets its ordering key move on; also in a purge that failed
-/// later on.
-fn wake_after_purge(database: &Database, request: &PurgeRequest) {
-    if request.state() == State::Dead {
-        database.wakers.raise();
-    }
-}
 
 async fn in_task(database: &Arc<Database>, key: &Key, act: Act) -> Result<Intervention> {
     let key = key.clone();
@@ -185,13 +177,8 @@ impl Operate for MongoStore {
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {
-        let request = request.clone();
-        let purged = checked_task(&self.database, |database| async move {
-            let purged = purge::purge(&mut database.connection(), &request).await;
-            wake_after_purge(&database, &request);
-            purged
-        });
-        purged.await.map_err(|error| error.in_operation("purge"))
+        let purged = purge::purge(&self.database, request).await;
+        purged.map_err(|error| error.in_operation("purge"))
     }
 
     async fn expired(&self, request: &PurgeRequest) -> Result<Listing> {
@@ -203,23 +190,12 @@ impl Operate for MongoStore {
     }
 
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {
-        let (request, keys) = (request.clone(), keys.to_vec());
-        let purged = checked_task(&self.database, |database| async move {
-            let mut connection = database.connection();
-            let purged = purge::purge_archived(&mut connection, &request, &keys).await;
-            wake_after_purge(&database, &request);
-            purged
-        });
-        let purged = purged.await;
+        let purged = purge::purge_archived(&self.database, request, keys).await;
         purged.map_err(|error| error.in_operation("purge_archived"))
     }
 
     async fn drop_payloads(&self, request: &PurgeRequest) -> Result<u64> {
-        let request = request.clone();
-        let dropped = checked_task(&self.database, |database| async move {
-            purge::drop_payloads(&mut database.connection(), &request).await
-        });
-        let dropped = dropped.await;
+        let dropped = purge::drop_payloads(&self.database, request).await;
         dropped.map_err(|error| error.in_operation("drop_payloads"))
     }
 }

@@ -200,7 +200,11 @@ async fn receive_together(connection: &mut Connection<'_>, plan: Plan) -> Result
         let mut open = OpenTransaction::open(database).await?;
         let mut inserting = database.in_transaction(&mut open.session);
         let outcome = match insert_missing(&mut inserting, &plan, &documents).await {
-            Ok(known) => open.commit().await.map(|session| (known, session)),
+            Ok(known) => {
+                open.note_opening(connection.opening.clone());
+                let committed = open.commit(database).await;
+                committed.map(|session| (known, session))
+            }
             Err(error) => {
                 open.abort().await;
                 Err(error)
@@ -256,11 +260,12 @@ async fn insert_missing(
 }
 
 async fn documents(
-    connection: &Connection<'_>,
+    connection: &mut Connection<'_>,
     plan: &Plan,
     mark: ObjectId,
 ) -> Result<Vec<RawDocumentBuf>> {
     let (first, now) = connection.draw(plan.fresh.len()).await?;
+    connection.open_by_drawing(plan.fresh.iter().map(|fresh| first + fresh.place));
     Ok(plan
         .fresh
         .iter()

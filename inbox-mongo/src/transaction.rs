@@ -5,6 +5,7 @@ use mongodb::{ClientSession, bson::oid::ObjectId, error::ErrorKind as Driver};
 
 use crate::{
     connection::Database,
+    count_cache::opened::Opening,
     error::{before, failed},
     paused_renewals::Pause,
     sessions::{commit_transaction, start_transaction},
@@ -18,6 +19,10 @@ pub(crate) struct OpenTransaction {
     pub(crate) marks: Vec<ObjectId>,
     /// Of the leases for whose messages it was opened.
     pub(crate) pause: Option<Pause>,
+    /// Of all that it changes.
+    opening: Option<Opening>,
+    /// Whether a step failed, and may be done in part.
+    has_failed: bool,
 }
 
 impl OpenTransaction {
@@ -36,6 +41,8 @@ impl OpenTransaction {
             ordered: Vec::new(),
             marks: Vec::new(),
             pause: None,
+            opening: None,
+            has_failed: false,
         })
     }
 
@@ -44,6 +51,28 @@ impl OpenTransaction {
             self.ordered.extend_from_slice(ordered);
             self.marks.push(mark);
         }
+    }
+
+    /// Notes which segments of the counts a step changes.
+    pub(crate) fn note_opening(&mut self, opening: Option<Opening>) {
+        self.opening = match (self.opening.take(), opening) {
+            (Some(earlier), Some(later)) => Some(earlier.and(later)),
+            (one, other) => one.or(other),
+        };
+    }
+
+    /// Notes that a step failed: the server may have done a part of it, and would commit that.
+    pub(crate) fn note_failure(&mut self) {
+        self.has_failed = true;
+    }
+
+    /// Fails behind a step that failed.
+    pub(crate) fn check_steps(&self) -> Result<()> {
+        if self.has_failed {
+            let context = "an earlier step in this transaction failed: roll the transaction back";
+            return Err(Error::new(ErrorKind::Conflict, context));
+        }
+        Ok(())
     }
 
     /// Fails when the transaction is not the one that was opened any more: a driver's session takes
@@ -61,11 +90,21 @@ impl OpenTransaction {
         }
     }
 
-    /// Answers the session, in which what follows sees what was committed.
-    pub(crate) async fn commit(mut self) -> Result<ClientSession> {
+    /// Answers the session, in which what follows sees what was committed. Aborts behind a step that failed.
+    pub(crate) async fn commit(mut self, database: &Database) -> Result<ClientSession> {
         self.check_open().await?;
+        if let Err(error) = self.check_steps() {
+            self.abort().await;
+            return Err(error);
+        }
+        let mut counted = database.connection();
+        counted.opening = self.opening.take();
+        let opened = counted.open_again_if_late().await;
+        opened.map_err(|error| error.with_effect(Effect::None))?;
         let committed = commit_transaction(&mut self.session).await;
         committed.map_err(failed)?;
+        // It is committed, whatever becomes of this.
+        let _ = counted.open_again_if_late().await;
         Ok(self.session)
     }
 

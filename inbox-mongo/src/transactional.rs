@@ -86,7 +86,8 @@ fn abort_error(timed_out: bool) -> Error {
 }
 
 /// Does `work` on the transaction in its own task. If the caller's future is dropped meanwhile, the
-/// task goes on to its end and then aborts the transaction.
+/// task goes on to its end and then aborts the transaction. Behind work that failed, none is begun and
+/// nothing is committed.
 async fn in_transaction<T, F>(
     database: &Arc<Database>,
     transaction: &mut MongoTransaction,
@@ -97,12 +98,18 @@ where
     F: Future<Output = (OpenTransaction, Result<T>)> + Send + 'static,
 {
     database.check_open()?;
+    if let Some(open) = &transaction.open {
+        open.check_steps()?;
+    }
     let mut open = transaction.take()?;
     open.check_open().await?;
     let task = tokio::spawn(work(Arc::clone(database), open));
     let waited = database.wait(task).await;
     transaction.timed_out = waited.is_err();
-    let (open, outcome) = waited?;
+    let (mut open, outcome) = waited?;
+    if outcome.is_err() {
+        open.note_failure();
+    }
     transaction.open = Some(open);
     outcome
 }
@@ -216,6 +223,7 @@ async fn record_new(
 ) -> Result<Recorded> {
     let message = recording.message;
     let (seq, now) = connection.draw(1).await?;
+    connection.open_by_drawing([seq]);
     let due = message.due().resolve(now);
     let blocked = match message.ordering_key() {
         None => false,
@@ -293,7 +301,7 @@ async fn commit(database: &Arc<Database>, mut transaction: MongoTransaction) -> 
     let open = transaction.take()?;
     let committed = database.task(|database| async move {
         let (ordered, marks) = (open.ordered.clone(), open.marks.clone());
-        let session = open.commit().await?;
+        let session = open.commit(&database).await?;
         if !ordered.is_empty() {
             // Another member may have taken over, whose readers do not see the commit yet: a look at what
             // was before would take the marks away for nothing.
@@ -330,6 +338,8 @@ async fn receive_in(
     let received = in_transaction(database, transaction, |database, mut open| async move {
         let mut connection = database.in_transaction(&mut open.session);
         let outcome = receive::receive_in(&mut connection, plan).await;
+        let opening = connection.opening.take();
+        open.note_opening(opening);
         let outcome = outcome.map(|received| {
             open.note(&received.ordered, received.mark);
             received.receipts
@@ -360,6 +370,8 @@ async fn record_in(
             mine: &open.ordered,
         };
         let outcome = record(&mut connection, &recording).await;
+        let opening = connection.opening.take();
+        open.note_opening(opening);
         open.note(&[identifier(message.key())], mark);
         (open, outcome)
     });
@@ -406,6 +418,8 @@ async fn settle_in(
     let settled = in_transaction(database, transaction, |database, mut open| async move {
         let mut connection = database.in_transaction(&mut open.session);
         let outcome = settle_on(&mut connection, &settlements, Repetition::Lost).await;
+        let opening = connection.opening.take();
+        open.note_opening(opening);
         let outcome = outcome.map(|settled| {
             open.note(&settled.ordered, settled.mark);
             settled.answers
@@ -420,6 +434,10 @@ async fn settle_in(
 ///
 /// Of two transactions that record one key, the second fails as `Conflict`, is to be rolled back
 /// and repeated, and then sees the duplicate.
+///
+/// Behind a step of the store's that failed, no other begins, and [`commit`](Transactional::commit) aborts and
+/// fails as `Conflict`, without effect: the server may have done a part of the step. What is refused before
+/// anything is sent (`Invalid`) is no such failure.
 #[async_trait]
 impl Transactional for MongoStore {
     type Transaction = MongoTransaction;

@@ -10,8 +10,7 @@ use std::{
 pub(crate) const SIZE: i64 = 10_000;
 /// For how long a segment is opened, in microseconds.
 pub(crate) const OPEN: i64 = 60_000_000;
-/// How long after that its counts may be kept, in microseconds: twice what the server gives a
-/// transaction unless it is told otherwise.
+/// How long after that its counts may be kept, in microseconds: longer than a change takes.
 pub(crate) const GRACE: i64 = 120_000_000;
 /// So many open segments are remembered before those that are closed are forgotten.
 const REMEMBERED: usize = 1000;
@@ -22,15 +21,15 @@ pub(super) fn segment(seq: i64) -> i64 {
 
 /// When something was done here.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Moment(Instant, SystemTime);
+struct Moment(Instant, SystemTime);
 
 impl Moment {
-    pub(super) fn now() -> Self {
+    fn now() -> Self {
         Self(Instant::now(), SystemTime::now())
     }
 
     /// Microseconds since, a machine's sleep included.
-    pub(super) fn elapsed(&self) -> i64 {
+    fn elapsed(&self) -> i64 {
         let elapsed = self.0.elapsed().max(self.1.elapsed().unwrap_or_default());
         i64::try_from(elapsed.as_micros()).unwrap_or(i64::MAX)
     }
@@ -46,8 +45,36 @@ pub(crate) struct Opened {
 /// Segments that are open, and when that was made sure.
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
-    pub(super) segments: Vec<i64>,
-    pub(super) at: Moment,
+    segments: BTreeSet<i64>,
+    at: Moment,
+    /// How far the store's clock was ahead of the server's then.
+    ahead: i64,
+}
+
+impl Opening {
+    pub(super) fn new(segments: BTreeSet<i64>, ahead: i64) -> Self {
+        Self {
+            segments,
+            at: Moment::now(),
+            ahead,
+        }
+    }
+
+    pub(super) fn segments(&self) -> Vec<i64> {
+        self.segments.iter().copied().collect()
+    }
+
+    /// Whether what follows may come when they are open no more.
+    pub(super) fn is_late(&self, ahead: i64) -> bool {
+        let moved = ahead.saturating_sub(self.ahead);
+        self.at.elapsed().saturating_add(moved) > OPEN / 2
+    }
+
+    /// Of two, all segments since the earlier one.
+    pub(crate) fn and(mut self, later: Self) -> Self {
+        self.segments.extend(later.segments);
+        self
+    }
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -93,6 +120,16 @@ impl Opened {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn openings_are_as_late_as_the_earliest_of_them() {
+        let first = Opening::new(BTreeSet::from([1, 2]), 0);
+        assert!(!first.is_late(0));
+        let both = first.and(Opening::new(BTreeSet::from([2, 7]), OPEN));
+        assert_eq!(both.segments(), [1, 2, 7]);
+        assert!(!both.is_late(0));
+        assert!(both.is_late(OPEN));
+    }
 
     #[test]
     fn an_open_segment_is_opened_again_before_its_end() {

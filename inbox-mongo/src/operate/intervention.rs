@@ -15,6 +15,9 @@ use crate::{
     rows::{id_of, identifier, number, record, those},
 };
 
+/// How often an intervention is tried when the message changes meanwhile.
+const TRIES: u32 = 10;
+
 /// What is done to messages, and who signs it.
 pub(super) struct Act {
     pub(super) what: What,
@@ -110,12 +113,13 @@ pub(super) async fn intervene(
     act: &Act,
 ) -> Result<Intervention> {
     let id = identifier(key);
-    loop {
+    for _ in 0..TRIES {
         let Some(mut found) = find(connection, &id).await? else {
             return Ok(Intervention::NotFound);
         };
         let now = number(&found, "now").unwrap_or(0);
         let ordered = is_ordered(&found);
+        let lacks_payload = !found.contains_key(replay::CONTENT);
         connection.open(number(&found, "seq"), now).await?;
         let mark = ObjectId::new();
         let (condition, pipeline) = act.change(connection.database, now, mark);
@@ -130,13 +134,15 @@ pub(super) async fn intervene(
         };
         match &act.what {
             _ if !act.states().contains(&state) => return Ok(Intervention::WrongState(state)),
-            What::Replay(edit) if edit.payload.is_none() && !found.contains_key("payloadBytes") => {
+            What::Replay(edit) if edit.payload.is_none() && lacks_payload => {
                 return Ok(Intervention::PayloadDropped);
             }
             // It has changed just now.
             _ => {}
         }
     }
+    let context = "the message changed its state again and again";
+    Err(connection.error(ErrorKind::Conflict, context))
 }
 
 /// Finds one slice of messages and changes them.
@@ -159,7 +165,9 @@ pub(super) async fn intervene_in_slice(
         query.filter.insert("seq", doc! { "$gt": beyond });
     }
     if matches!(act.what, What::Replay(_)) {
-        query.filter.insert("payload", doc! { "$exists": true });
+        query
+            .filter
+            .insert(replay::CONTENT, doc! { "$exists": true });
     }
     let mut pipeline = query.stages(connection.database, Some(doc! { "seq": 1 }));
     pipeline.push(doc! { "$limit": i64::from(slice.limit) });

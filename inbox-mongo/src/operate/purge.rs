@@ -1,6 +1,6 @@
 //! Retention: what a purge deletes, and what it drops of what stays.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use inbox_api::{Key, Listing, PurgeRequest, Result, State, duration_micros};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
@@ -10,11 +10,12 @@ use super::{
     records::read_listing,
 };
 use crate::{
-    connection::Connection,
+    connection::{Connection, Database},
     layout::STANDING_INDEX,
     ordering::promote_key_heads,
     pipelines,
     rows::{code, identifier, marks_of, number, those},
+    schema::version::checked_task,
 };
 
 /// One request of a purge deletes this many messages.
@@ -146,53 +147,146 @@ pub(super) async fn promote_marked(
     promote_key_heads(connection, &ids, &marks).await
 }
 
-pub(super) async fn purge(connection: &mut Connection<'_>, request: &PurgeRequest) -> Result<u64> {
-    let handlers = handlers(connection, request).await?;
-    let mut purged = 0;
+/// What a purge is for, and the handlers that have such messages.
+struct Purge {
+    request: PurgeRequest,
+    handlers: Vec<String>,
+    content: Content,
+}
+
+/// What became of one slice.
+#[derive(Default)]
+struct Taken {
+    changed: u64,
+    /// Whether there may be more.
+    is_full: bool,
+    /// When its last message was finished.
+    end: i64,
+}
+
+pub(super) async fn purge(database: &Arc<Database>, request: &PurgeRequest) -> Result<u64> {
+    take_in_slices(database, request, Content::Any).await
+}
+
+pub(super) async fn drop_payloads(database: &Arc<Database>, request: &PurgeRequest) -> Result<u64> {
+    take_in_slices(database, request, Content::Some).await
+}
+
+/// Each slice has its own task, and all the time that an operation has.
+async fn take_in_slices(
+    database: &Arc<Database>,
+    request: &PurgeRequest,
+    content: Content,
+) -> Result<u64> {
+    let purge = Purge::begin(database, request.clone(), content).await?;
+    let mut changed = 0;
     let mut left = request.limit();
     let mut beyond = 0;
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
         let started = Instant::now();
+        let purge = Arc::clone(&purge);
+        let taken = checked_task(database, move |database| async move {
+            let taken = purge.take(&mut database.connection(), limit, beyond).await;
+            if content == Content::Any {
+                wake_after_purge(&database, &purge.request);
+            }
+            taken
+        });
+        let taken = taken
+            .await
+            .map_err(|error| error.after_changes(changed > 0))?;
+        changed += taken.changed;
+        left -= limit;
+        if !taken.is_full {
+            break;
+        }
+        if taken.changed == 0 {
+            // Others keep changing these, or have deleted them.
+            beyond = taken.end;
+        }
+        // Rests as long as it worked, so that the server is never busy with it alone; also after
+        // the last, since a caller that reaches the limit asks for more.
+        tokio::time::sleep(started.elapsed()).await;
+    }
+    Ok(changed)
+}
+
+impl Purge {
+    async fn begin(
+        database: &Arc<Database>,
+        request: PurgeRequest,
+        content: Content,
+    ) -> Result<Arc<Self>> {
+        let begun = checked_task(database, move |database| async move {
+            let handlers = handlers(&mut database.connection(), &request).await?;
+            Ok(Arc::new(Self {
+                request,
+                handlers,
+                content,
+            }))
+        });
+        begun.await
+    }
+
+    /// Takes what it is for from up to `limit` messages that were finished after `beyond`.
+    async fn take(
+        &self,
+        connection: &mut Connection<'_>,
+        limit: u32,
+        beyond: i64,
+    ) -> Result<Taken> {
+        let (request, content) = (&self.request, self.content);
         let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1, "lane": 1, "mark": 1 };
         let found = longest_finished(
             connection,
             request,
-            &handlers,
-            Content::Any,
+            &self.handlers,
+            content,
             limit,
             beyond,
             Some(fields),
         )
         .await?;
         let Some(last) = found.last() else {
-            break;
+            return Ok(Taken::default());
         };
-        let cutoff = number(last, "finishedAt").unwrap_or(0);
+        let end = number(last, "finishedAt").unwrap_or(0);
         let ids = ids_of(found.iter());
-        connection
-            .open(numbers_of(&found), number(last, "now").unwrap_or(0))
-            .await?;
-        promote_marked(connection, &found).await?;
-        let deleted = delete(connection, request, &ids, cutoff).await?;
-        purged += deleted;
-        left -= limit;
-        if found.len() < limit as usize {
-            break;
-        }
-        if deleted == 0 {
-            // Others keep changing these, or have deleted them.
-            beyond = cutoff;
-        }
-        // Rests as long as it worked, so that the server is never busy with it alone; also after
-        // the last, since a caller that reaches the limit asks for more.
-        tokio::time::sleep(started.elapsed()).await;
+        let changed = match content {
+            Content::Any => {
+                let now = number(last, "now").unwrap_or(0);
+                connection.open(numbers_of(&found), now).await?;
+                promote_marked(connection, &found).await?;
+                delete(connection, request, &ids, end).await?
+            }
+            Content::Some => empty(connection, request, &ids, end).await?,
+        };
+        Ok(Taken {
+            changed,
+            is_full: found.len() >= limit as usize,
+            end,
+        })
     }
-    Ok(purged)
 }
 
-pub(super) async fn purge_archived(
+/// Drops payload and result of those of `ids` that have been in the state of `request` since `cutoff` at the latest.
+async fn empty(
     connection: &mut Connection<'_>,
+    request: &PurgeRequest,
+    ids: &[String],
+    cutoff: i64,
+) -> Result<u64> {
+    let mut filter = those(ids.iter().map(String::as_str));
+    filter.extend(still_finished(request, cutoff));
+    filter.insert("emptied", false);
+    let statement = doc! { "q": filter, "u": pipelines::empty(), "multi": true };
+    connection.update(vec![statement]).await
+}
+
+/// In slices, too.
+pub(super) async fn purge_archived(
+    database: &Arc<Database>,
     request: &PurgeRequest,
     keys: &[Key],
 ) -> Result<u64> {
@@ -200,21 +294,43 @@ pub(super) async fn purge_archived(
     let selected = |key: &&Key| request.handler().is_none_or(|only| *only == key.handler);
     let ids: Vec<String> = keys.iter().filter(selected).map(identifier).collect();
     for ids in ids.chunks(PURGE_SLICE as usize) {
-        let found = connection
-            .look(vec![
-                doc! { "$match": those(ids.iter().map(String::as_str)) },
-                doc! { "$project": { "seq": 1, "lane": 1, "mark": 1, "now": connection.database.now() } },
-            ])
-            .await?;
-        let Some(now) = found.first().and_then(|found| number(found, "now")) else {
-            continue;
-        };
-        connection.open(numbers_of(&found), now).await?;
-        promote_marked(connection, &found).await?;
-        let cutoff = now.saturating_sub(duration_micros(request.older_than()));
-        purged += delete(connection, request, ids, cutoff).await?;
+        let (request, ids) = (request.clone(), ids.to_vec());
+        let slice = checked_task(database, move |database| async move {
+            let slice = delete_archived(&mut database.connection(), &request, &ids).await;
+            wake_after_purge(&database, &request);
+            slice
+        });
+        let slice = slice.await;
+        purged += slice.map_err(|error| error.after_changes(purged > 0))?;
     }
     Ok(purged)
+}
+
+async fn delete_archived(
+    connection: &mut Connection<'_>,
+    request: &PurgeRequest,
+    ids: &[String],
+) -> Result<u64> {
+    let found = connection
+        .look(vec![
+            doc! { "$match": those(ids.iter().map(String::as_str)) },
+            doc! { "$project": { "seq": 1, "lane": 1, "mark": 1, "now": connection.database.now() } },
+        ])
+        .await?;
+    let Some(now) = found.first().and_then(|found| number(found, "now")) else {
+        return Ok(0);
+    };
+    connection.open(numbers_of(&found), now).await?;
+    promote_marked(connection, &found).await?;
+    let cutoff = now.saturating_sub(duration_micros(request.older_than()));
+    delete(connection, request, ids, cutoff).await
+}
+
+/// A blocking dead letter that is purged lets its ordering key move on; also in a slice that failed later on.
+fn wake_after_purge(database: &Database, request: &PurgeRequest) {
+    if request.state() == State::Dead {
+        database.wakers.raise();
+    }
 }
 
 pub(super) async fn expired(
@@ -229,44 +345,4 @@ pub(super) async fn expired(
     let found =
         longest_finished(connection, request, &handlers, Content::Any, limit, 0, None).await?;
     Ok(read_listing(connection, found))
-}
-
-pub(super) async fn drop_payloads(
-    connection: &mut Connection<'_>,
-    request: &PurgeRequest,
-) -> Result<u64> {
-    let handlers = handlers(connection, request).await?;
-    let mut dropped = 0;
-    let mut left = request.limit();
-    while left > 0 {
-        let limit = left.min(PURGE_SLICE);
-        let started = Instant::now();
-        let fields = doc! { "finishedAt": 1, "now": 1 };
-        let found = longest_finished(
-            connection,
-            request,
-            &handlers,
-            Content::Some,
-            limit,
-            0,
-            Some(fields),
-        )
-        .await?;
-        let Some(last) = found.last() else {
-            break;
-        };
-        let cutoff = number(last, "finishedAt").unwrap_or(0);
-        let ids = ids_of(found.iter());
-        let mut filter = those(ids.iter().map(String::as_str));
-        filter.extend(still_finished(request, cutoff));
-        filter.insert("emptied", false);
-        let statement = doc! { "q": filter, "u": pipelines::empty(), "multi": true };
-        dropped += connection.update(vec![statement]).await?;
-        left -= limit;
-        if found.len() < limit as usize {
-            break;
-        }
-        tokio::time::sleep(started.elapsed()).await;
-    }
-    Ok(dropped)
 }

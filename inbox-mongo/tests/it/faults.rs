@@ -10,7 +10,10 @@ use std::{
 };
 
 use conformance_tests::crash::proxy::Proxy;
-use inbox_api::{Effect, ErrorKind, LeaseTerms, OrderingKey, Outcome, Store as _, StoreExt as _};
+use inbox_api::{
+    Effect, ErrorKind, LeaseTerms, Operate as _, OrderingKey, Outcome, PurgeRequest, State,
+    Store as _, StoreExt as _,
+};
 use inbox_mongo::{
     MongoStore,
     mongodb::{
@@ -186,6 +189,43 @@ async fn claims_without_an_answer_cost_no_attempts() {
     // One of them was leased before, when nothing was wrong.
     let attempts: u32 = leased.iter().map(|leased| leased.attempts.started).sum();
     assert_eq!(attempts, 3);
+}
+
+/// The time limit is that of a slice: all of a purge may take longer.
+#[tokio::test]
+async fn a_purge_may_take_longer_than_an_operation() {
+    const MANY: usize = 3000;
+    let Some(mut place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let limit = Duration::from_secs(10);
+    place.options = place.options.operation_timeout(limit);
+    let (proxy, url) = common::proxied(&place.url).await.unwrap();
+    let options = ClientOptions::parse(&url).await.unwrap();
+    let client = Client::with_options(options).unwrap();
+    let slow = MongoStore::with_client(client, place.options.clone())
+        .await
+        .unwrap();
+    // The first operation looks at the schema.
+    assert_eq!(slow.get(message("none").key()).await.unwrap(), None);
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    let final_ones = doc! {
+        "$set": { "state": 2, "finishedAt": 1_i64, "visibleAt": 1_i64, "emptied": false },
+        "$unset": { "lane": "" },
+    };
+    let all: Vec<_> = (0..MANY).map(|n| message(&format!("old-{n}"))).collect();
+    for some in all.chunks(1000) {
+        let _ = store.receive(some).await.unwrap();
+    }
+    messages.update_many(doc! {}, final_ones).await.unwrap();
+    // Each slice makes two requests at least, and rests for as long as they took.
+    proxy.delay(limit / 25);
+    let all = PurgeRequest::new(State::Processed, Duration::ZERO, 10_000).unwrap();
+    let started = Instant::now();
+    assert_eq!(slow.purge(&all).await.unwrap(), MANY as u64);
+    assert!(started.elapsed() > limit, "{:?}", started.elapsed());
 }
 
 /// Which request of a claim is late.

@@ -10,8 +10,9 @@ use std::{
 };
 
 use inbox_api::{
-    Begun, ErrorKind, Extended, HandlerName, LeaseTerms, Message, OrderingKey, Outcome, Receipt,
-    Recorded, Schema as _, Settled, Settlement, Store as _, StoreExt as _, Transactional as _,
+    Begun, Effect, ErrorKind, Extended, HandlerName, LeaseTerms, Message, Operate as _,
+    OrderingKey, Outcome, Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
     MongoStore, MongoTransaction,
@@ -334,6 +335,84 @@ async fn renewals_do_not_wait_for_a_transaction_and_do_not_spoil_it() {
     assert!(extended.iter().all(|e| matches!(e, Extended::Until(_))));
     assert!(started.elapsed() < Duration::from_secs(3));
     store.commit(transaction).await.unwrap();
+}
+
+/// The handler has not noticed that a step failed, which had changed something before.
+#[tokio::test]
+async fn nothing_is_committed_behind_a_step_that_failed_half_way() {
+    let Some((place, store)) = place().await else {
+        return;
+    };
+    let raw = place.raw().await;
+    raw.create_collection("own").await.unwrap();
+    let own = raw.collection::<Document>("own");
+    let mut transaction = store.open().await.unwrap();
+    let session = transaction.session().unwrap();
+    let in_session = session
+        .client()
+        .database(&place.database)
+        .collection::<Document>("own");
+    in_session
+        .insert_one(doc! { "_id": 1 })
+        .session(session)
+        .await
+        .unwrap();
+    // The guard of the ordering key is written before a number is drawn.
+    let meta = raw.collection::<Document>("inbox_meta");
+    let sequence = doc! { "_id": "sequence" };
+    let numbers = meta.find_one_and_delete(sequence).await.unwrap().unwrap();
+    let half = store
+        .record_in(&mut transaction, &in_order("a"), None)
+        .await;
+    assert_eq!(half.unwrap_err().kind(), ErrorKind::SchemaMissing);
+    meta.insert_one(numbers).await.unwrap();
+    let next = store.record_in(&mut transaction, &message("b"), None).await;
+    assert_eq!(next.unwrap_err().kind(), ErrorKind::Conflict);
+    let error = store.commit(transaction).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Conflict, "{error}");
+    assert_eq!(error.effect(), Effect::None, "{error}");
+    assert_eq!(own.count_documents(doc! {}).await.unwrap(), 0);
+    let guards = meta.count_documents(doc! { "held": { "$exists": true } });
+    assert_eq!(guards.await.unwrap(), 0);
+}
+
+/// A server may be told to let transactions be open for longer than counts are counted again.
+#[tokio::test]
+async fn counts_follow_a_transaction_that_was_open_for_long() {
+    let Some((place, store)) = place().await else {
+        return;
+    };
+    let _ = store.receive(&["a", "b"].map(message)).await.unwrap();
+    let long = Duration::from_secs(3600);
+    let claims = store.claim_for(&handler(), 1, long, &worker()).await;
+    let lease = claims.unwrap().leased.remove(0).lease;
+    let mut transaction = store.open().await.unwrap();
+    let settlement = Settlement {
+        lease,
+        outcome: processed(),
+    };
+    let settled = store.settle_in(&mut transaction, &[settlement]).await;
+    assert_eq!(settled.unwrap(), [Settled::Done]);
+    let recorded = store.record_in(&mut transaction, &message("c"), None).await;
+    assert_eq!(recorded.unwrap(), Recorded::First);
+
+    let meta = place.raw().await.collection::<Document>("inbox_meta");
+    // As if twenty thousand numbers had been drawn since.
+    let drawn = doc! { "$set": { "last": 20_100_i64 } };
+    let updated = meta.update_one(doc! { "_id": "sequence" }, drawn).await;
+    assert_eq!(updated.unwrap().matched_count, 1);
+    let counts = || async {
+        let statistics = store.statistics().await.unwrap();
+        [State::Pending, State::Leased, State::Processed].map(|state| statistics.count(state))
+    };
+    assert_eq!(counts().await, [1, 1, 0]);
+    place.offset.advance(Duration::from_secs(200));
+    assert_eq!(counts().await, [1, 1, 0]);
+    let kept = || async { meta.find_one(doc! { "_id": 0_i64 }).await.unwrap().unwrap() };
+    assert!(kept().await.contains_key("counts"));
+    store.commit(transaction).await.unwrap();
+    assert!(!kept().await.contains_key("counts"));
+    assert_eq!(counts().await, [1, 0, 2]);
 }
 
 /// MongoDB 4.4 can be told so; later servers always have such reads, and do not know the setting.

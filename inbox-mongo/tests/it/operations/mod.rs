@@ -10,8 +10,8 @@ mod set_up;
 use std::time::Duration;
 
 use inbox_api::{
-    Edit, ErrorKind, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt, Schema as _, State,
-    Store as _, StoreExt as _, Transactional as _,
+    Edit, ErrorKind, Intervention, Operate as _, OrderingKey, Outcome, PurgeRequest, Receipt,
+    Schema as _, State, Store as _, StoreExt as _, Transactional as _,
 };
 use inbox_mongo::{
     MongoOptions, MongoStore,
@@ -95,6 +95,36 @@ async fn purging_a_blocking_message_lets_the_next_one_through() {
     assert_eq!(claim_ids(&store).await, ["b"]);
 }
 
+/// One that was set aside because its payload is gone says how long that was.
+#[tokio::test]
+async fn a_message_whose_payload_is_gone_is_not_replayed_as_it_is() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    messages
+        .update_one(doc! { "id": "a" }, doc! { "$unset": { "payload": "" } })
+        .await
+        .unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    assert_eq!(claims.unwrap().corrupt.len(), 1);
+    let record = store.get(message("a").key()).await.unwrap().unwrap();
+    assert_eq!(record.state, State::Dead);
+    assert!(record.payload_bytes.is_some());
+    let replayed = store.replay(message("a").key(), &Edit::default()).await;
+    assert_eq!(replayed.unwrap(), Intervention::PayloadDropped);
+    let edit = Edit {
+        payload: Some("another".into()),
+        ..Edit::default()
+    };
+    let replayed = store.replay(message("a").key(), &edit).await;
+    assert_eq!(replayed.unwrap(), Intervention::Done);
+    assert_eq!(claim_ids(&store).await, ["a"]);
+}
+
 #[tokio::test]
 async fn processed_messages_get_the_date_of_their_expiry() {
     let Some(mut place) = TestInbox::shared() else {
@@ -124,7 +154,7 @@ async fn processed_messages_get_the_date_of_their_expiry() {
         .replay(message("a").key(), &Edit::default())
         .await
         .unwrap();
-    assert_eq!(replayed, inbox_api::Intervention::Done);
+    assert_eq!(replayed, Intervention::Done);
     let stored = messages.find_one(doc! {}).await.unwrap().unwrap();
     assert!(!stored.contains_key("expireAt"));
 }
