@@ -107,6 +107,11 @@ impl Connection {
         error.after_changes(!is_refusal && self.changes.load(Ordering::Relaxed) > 0)
     }
 
+    /// One for what goes on behind the operation's answer.
+    pub(crate) fn another(&self) -> Self {
+        self.shared.operation(self.operation)
+    }
+
     /// Begins a call of `script` in `shard` that may touch these handlers' keys.
     pub(crate) fn call<'a>(
         &self,

@@ -6,7 +6,7 @@
 
 use std::collections::BTreeMap;
 
-use futures_util::future::try_join;
+use futures_util::future::{join_all, try_join};
 use inbox_api::{Message, Result};
 use redis::Value;
 
@@ -15,7 +15,7 @@ use crate::{
     keys::field,
     reply::{self, Unexpected},
     rows,
-    scripts::{PURGE_FORGET_SHARDS, RECEIVE_DRAW, RECEIVE_NOTE_SHARDS},
+    scripts::{Call, PURGE_FORGET_SHARDS, RECEIVE_DRAW, RECEIVE_NOTE_SHARDS},
 };
 
 /// One script changes at most so many notes.
@@ -115,6 +115,28 @@ async fn locate(connection: &Connection, messages: &[&Message]) -> Result<Vec<De
 /// Removes the notes that say of purged messages that they are in `shard`. One that stays,
 /// because this is cut short, takes some memory and does no harm.
 pub(crate) async fn forget(connection: &Connection, shard: u16, purged: Vec<Value>) {
+    remove_notes(connection, removals(connection, shard, purged)).await;
+}
+
+/// The same of several shards, behind the answer of the operation: no settlement waits for homes of other
+/// messages, which may not answer.
+pub(crate) fn forget_later(
+    connection: &Connection,
+    purged: impl IntoIterator<Item = (u16, Vec<Value>)>,
+) {
+    let removals: Vec<Call> = purged
+        .into_iter()
+        .flat_map(|(shard, purged)| removals(connection, shard, purged))
+        .collect();
+    if removals.is_empty() {
+        return;
+    }
+    let behind = connection.another();
+    tokio::spawn(async move { remove_notes(&behind, removals).await });
+}
+
+/// The calls that remove notes, of each home.
+fn removals(connection: &Connection, shard: u16, purged: Vec<Value>) -> Vec<Call> {
     let mut by_home: BTreeMap<u16, Vec<String>> = BTreeMap::new();
     for field in purged {
         let Ok(Some(field)) = reply::text(&field) else {
@@ -138,7 +160,15 @@ pub(crate) async fn forget(connection: &Connection, shard: u16, purged: Vec<Valu
             calls.push(call);
         }
     }
-    if let Err(error) = connection.run_all(calls).await {
-        tracing::debug!(%error, "notes of where purged messages were are left behind");
+    calls
+}
+
+/// All at once; each goes on when another fails.
+async fn remove_notes(connection: &Connection, removals: Vec<Call>) {
+    let removals = removals.into_iter().map(|call| connection.run(call));
+    for removed in join_all(removals).await {
+        if let Err(error) = removed {
+            tracing::debug!(%error, "notes of where purged messages were are left behind");
+        }
     }
 }

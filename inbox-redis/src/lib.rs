@@ -101,6 +101,11 @@
 //! clock is elsewhere, its leases and due times end earlier or later by as much, as with any Redis
 //! whose clock is set.
 //!
+//! What becomes final in a shard does so later than all before it, by a microsecond at least. If the server's
+//! clock was ahead when something became final, be it once and for a moment, all that follows has become
+//! final at that time, too, until the clock has caught up. So retention deletes nothing too early, but what
+//! has become final since then as much later as the clock was ahead.
+//!
 //! # Runs
 //! Most messages that are received together fare alike: they are claimed together and processed
 //! together. So neighbours in a batch (up to 100, without ordering key or due time, for one handler,
@@ -168,7 +173,7 @@
 //! | `settle`, `extend` | O(n), O(log N) for each run and each message by itself, and for each ordering key concerned |
 //! | `begin`, replay, discard | O(log N) |
 //! | purge, dropping payloads | O(n), for each an entry of the log is found in O(log history); what was replayed or has neither payload nor result is passed once, up to 1,500 in a script |
-//! | list, count | O(messages looked at), in steps of up to 1,000; dead letters by their own index |
+//! | list, count | O(messages looked at), in steps of up to 1,000; dead letters by their own index; what is pending or leased where it waits, without the history, if that is no more than 5,000 in a shard, or of one ordering key; up to 1,000 ids of a handler by their keys |
 //! | statistics | O(handlers · log N) |
 //!
 //! A lease that runs out is found in its sorted set by the next claim; nothing sweeps.
@@ -231,7 +236,7 @@ pub use store::RedisStore;
 /// What a user of the server needs, for `ACL SETUSER name on >password` and these words, with the
 /// inbox's name in both places of `INBOX`: see [Permissions](crate#permissions).
 pub const ACL_RULES: &str = "~{INBOX:*}* &INBOX:wake:* \
-    +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +wait \
+    +evalsha +script|load +info +config|get +psubscribe +punsubscribe +ping +select +wait \
     +time +type +exists +unlink +publish \
     +hget +hmget +hset +hdel +hincrby +hkeys \
     +zadd +zrem +zscore +zcount +zrangebylex +zrangebyscore +zrevrangebyscore +zremrangebyscore \

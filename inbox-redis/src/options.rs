@@ -36,7 +36,8 @@ const MAX_PAYLOAD: usize = 256 * 1024 * 1024;
 pub struct Confirmations {
     /// So many replicas have the write in memory (`WAIT`).
     pub replicas: u32,
-    /// The primary's own append-only file is on disk (`WAITAOF`, from Redis 7.2).
+    /// The primary's own append-only file is on disk (`WAITAOF`, from Redis 7.2). A server that has none
+    /// (`appendonly no`) is refused when connecting.
     pub local_aof: bool,
     /// So many replicas have the write on disk (`WAITAOF`, from Redis 7.2). They tell about once a
     /// second: give them a [`timeout`](Self::timeout) of several.
@@ -284,7 +285,7 @@ impl RedisOptions {
         self
     }
 
-    /// What receive, begin and settle wait for before they answer.
+    /// What operations that change something wait for before they answer.
     #[must_use]
     pub fn confirmations(mut self, confirmations: Confirmations) -> Self {
         self.confirmations = confirmations;

@@ -54,7 +54,8 @@ const PART_PAYLOAD: usize = 64 * 1024;
 const PART_SPAN: usize = 1000;
 
 /// How many of the first messages become one run: those that are due now, have no ordering key and
-/// belong to one handler. Always at least 1; a single one does not become a run.
+/// belong to one handler, and that nothing else of the shard is between. Always at least 1; a single one
+/// does not become a run.
 fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize) -> usize {
     let plain = |one: &Open<'_>| !one.destination.is_noted() && may_run(one.message);
     let Some(first) = batch.first().filter(|first| plain(first)) else {
@@ -69,6 +70,7 @@ fn part_length(batch: &[Open<'_>], place_of: impl Fn(usize, &Open<'_>) -> usize)
             bytes += one.message.payload().len();
             let distance = place_of(*n, one).saturating_sub(place_of(0, first));
             plain(one)
+                && one.rank == first.rank + n
                 && one.message.handler() == first.message.handler()
                 && bytes <= PART_BYTES
                 && distance < PART_SPAN
@@ -174,6 +176,9 @@ fn read_answer(value: Value) -> Reply<Answer> {
 /// A message of the batch that is not decided yet.
 struct Open<'a> {
     place: usize,
+    /// Its place among those that its shard gets with it. Numbers of two runs must not interleave, so what
+    /// another step stores in between ends a run.
+    rank: usize,
     message: &'a Message,
     destination: Destination,
 }
@@ -194,6 +199,7 @@ pub(crate) async fn receive(connection: &Connection, messages: &[Message]) -> Re
             firsts.insert(message.key(), place);
             open.push(Open {
                 place,
+                rank: 0,
                 message,
                 destination: Destination::Home(0),
             });
@@ -269,11 +275,10 @@ async fn store_at<'a>(
     moment: Moment,
 ) -> Result<Vec<(Open<'a>, Answer)>> {
     let mut by_shard: BTreeMap<u16, Vec<Open<'a>>> = BTreeMap::new();
-    for one in open {
-        by_shard
-            .entry(one.destination.shard())
-            .or_default()
-            .push(one);
+    for mut one in open {
+        let batch = by_shard.entry(one.destination.shard()).or_default();
+        one.rank = batch.len();
+        batch.push(one);
     }
     let is_one = connection.layout().shards() == 1;
     let most = if is_one {

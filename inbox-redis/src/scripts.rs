@@ -110,6 +110,8 @@ scripts! {
     BEGIN = growing "begin.lua";
     GET = reading "get.lua";
     LIST = reading "list.lua";
+    LIST_KEYS = reading "list_keys.lua";
+    LIST_UNFINISHED = reading "list_unfinished.lua";
     LIST_BODIES = reading "list_bodies.lua";
     STATISTICS = reading "statistics.lua";
     STATISTICS_HANDLERS = reading "statistics_handlers.lua";

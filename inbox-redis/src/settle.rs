@@ -208,6 +208,7 @@ pub(crate) async fn settle(
         }
     }
     let answers = connection.run_all_confirmed(calls).await?;
+    let mut purged = Vec::new();
     for ((shard, places), answer) in places.into_iter().zip(answers) {
         let (answers, gone) = read_answer(answer)?;
         if answers.len() != places.len() {
@@ -218,8 +219,9 @@ pub(crate) async fn settle(
                 *answer = Settled::Done;
             }
         }
-        cross_shard::forget(connection, shard, gone).await;
+        purged.push((shard, gone));
     }
+    cross_shard::forget_later(connection, purged);
     Ok(settled)
 }
 

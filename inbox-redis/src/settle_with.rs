@@ -165,7 +165,7 @@ async fn settle_with(
     let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
     let done = answer.list()?;
     let replies = answer.list()?;
-    cross_shard::forget(connection, shard, answer.list()?).await;
+    cross_shard::forget_later(connection, [(shard, answer.list()?)]);
     let done = done.first().map(reply::number).transpose()?;
     Ok(if done == Some(1) {
         (Settled::Done, replies)

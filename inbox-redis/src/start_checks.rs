@@ -30,7 +30,8 @@ pub(crate) async fn check(servers: &Servers, options: &RedisOptions) -> Result<(
             let reason = "the server is loading its data";
             return Err(Error::new(ErrorKind::Unavailable, reason));
         }
-        check_version(info, options)?;
+        check_version(info)?;
+        check_confirmations(info, options)?;
         if !options.cluster && field(info, "cluster_enabled") == Some("1") {
             let reason = "the server is a node of a cluster; use redis+cluster:// in the URL";
             return Err(Error::new(ErrorKind::Invalid, reason));
@@ -68,18 +69,33 @@ pub(crate) async fn check(servers: &Servers, options: &RedisOptions) -> Result<(
     Ok(())
 }
 
-fn check_version(info: &str, options: &RedisOptions) -> Result<()> {
+/// The first two numbers of the server's version.
+fn version(info: &str) -> (u32, u32) {
     let version = field(info, "redis_version").unwrap_or_default();
-    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0_u32));
-    let version = (parts.next().unwrap_or(0), parts.next().unwrap_or(0));
-    if version < (7, 0) {
+    let mut parts = version.split('.').map(|part| part.parse().unwrap_or(0));
+    (parts.next().unwrap_or(0), parts.next().unwrap_or(0))
+}
+
+fn check_version(info: &str) -> Result<()> {
+    if version(info) < (7, 0) {
         return Err(unsupported(
             "the server must be Redis 7, Valkey 7.2 or later",
         ));
     }
-    if options.confirmations.waits_for_aof() && version < (7, 2) {
+    Ok(())
+}
+
+/// Whether the server can confirm what is asked of it.
+fn check_confirmations(info: &str, options: &RedisOptions) -> Result<()> {
+    let wanted = options.confirmations;
+    if wanted.waits_for_aof() && version(info) < (7, 2) {
         return Err(unsupported(
             "waiting for append-only files (WAITAOF) needs Redis 7.2 or later",
+        ));
+    }
+    if wanted.local_aof && field(info, "aof_enabled") == Some("0") {
+        return Err(unsupported(
+            "wait_aof_local needs an append-only file (appendonly yes)",
         ));
     }
     Ok(())
@@ -113,5 +129,24 @@ mod tests {
         assert_eq!(field(info, "maxmemory"), Some("0"));
         assert!(eviction_problem(info).is_some());
         assert!(eviction_problem("maxmemory_policy:volatile-lru\r\n").is_none());
+    }
+
+    #[test]
+    fn what_cannot_confirm_is_refused_only_where_that_is_asked_for() {
+        for (version, aof, wanted, is_refused) in [
+            ("7.2.4", 0, "wait_aof_local=true", true),
+            ("7.2.4", 1, "wait_aof_local=true", false),
+            ("7.2.4", 0, "wait_aof_replicas=1", false),
+            ("7.2.4", 0, "wait_replicas=1", false),
+            ("7.0.15", 1, "wait_aof_local=true", true),
+            ("7.0.15", 0, "wait_replicas=1", false),
+        ] {
+            let info = format!("redis_version:{version}\r\naof_enabled:{aof}\r\n");
+            let options = RedisOptions::from_url(&format!("redis://h?{wanted}")).unwrap();
+            let checked = check_confirmations(&info, &options);
+            let kind = checked.err().map(|error| error.kind());
+            let expected = is_refused.then_some(ErrorKind::Unsupported);
+            assert_eq!(kind, expected, "{version} {aof} {wanted}");
+        }
     }
 }

@@ -39,8 +39,9 @@ impl RedisStore {
     ///
     /// # Errors
     /// `Unavailable` when the server cannot be reached; `Denied` when it refuses the
-    /// credentials; `Unsupported` when it is older than Redis 7, or when its settings may lose
-    /// messages; `Invalid` for certificates that cannot be read.
+    /// credentials; `Unsupported` when it is older than Redis 7, when its settings may lose
+    /// messages, or when it cannot give the [`Confirmations`](crate::Confirmations) that are asked for;
+    /// `Invalid` for certificates that cannot be read.
     pub async fn connect(options: RedisOptions) -> Result<Self> {
         let wakeups = Arc::new(Wakeups::new(&options));
         let shared = Shared::open(options)

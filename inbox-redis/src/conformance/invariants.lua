@@ -53,6 +53,12 @@ for raw, score in pairs(pairs_of(call('ZRANGE', prefix .. 'runs', 0, -1, 'WITHSC
   if state == PENDING then expect('run_due:' .. handler, member, due) end
   if state == LEASED then expect('run_leased:' .. handler, member, at) end
 end
+local bases = {}
+for base in pairs(runs) do bases[#bases + 1] = base end
+table.sort(bases)
+for n = 2, #bases do
+  if runs[bases[n - 1]].last >= bases[n] then breaks('ranges of runs overlap') end
+end
 
 -- What the log says of each number.
 local logged = {}

@@ -156,8 +156,15 @@ for n, one in ipairs(list) do
 end
 put('HDEL', body, bodies)
 put('HSET', errors, errs)
-if keep >= 0 and done_any > 0 then
-  trim(now - keep, 2 * done_any)
-end
 write()
+-- Deletes what was processed long enough before, when all of the settlement is written: whatever goes wrong here
+-- leaves that whole. It looks at a few times as much, so that it gets past what was replayed without keeping the
+-- settlement waiting.
+if keep >= 0 and done_any > 0 then
+  local limit = 2 * done_any
+  local most = 64 + 4 * limit
+  forget_all((finished_by(PROCESSED, math.min(now - keep, finished_at - 1), limit, false, {}, most)))
+  write()
+  sweep(PROCESSED, most)
+end
 return {answers, replies, gone}

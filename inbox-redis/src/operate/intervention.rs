@@ -9,7 +9,7 @@ use inbox_api::{
 };
 use redis::Value;
 
-use super::scan::{self, LAST, STEP, position};
+use super::scan::{LAST, STEP, Search, position};
 use crate::{
     clocks::Moment,
     connection::Connection,
@@ -171,8 +171,8 @@ pub(super) async fn intervene_in_slice(
     let moment = connection.clocks().moment();
     while left > 0 {
         let wanted = left.min(STEP);
-        let scans = scan::begin(connection, filter, &states, (from, LAST), false);
-        let found = scan::find(scans, wanted).await?;
+        let search = Search::new(connection, filter, &states, (from, LAST), false).await?;
+        let found = search.find(wanted).await?;
         let Some(last) = found.last().and_then(|row| i64::try_from(row.seq).ok()) else {
             return Ok(progress);
         };

@@ -241,7 +241,7 @@ async fn act_in(
         for field in fields {
             call.arg(field);
         }
-        let mut answer = Taker::of(connection.run(call).await?)?;
+        let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
         done += answer.unsigned()?;
         cross_shard::forget(connection, shard, answer.list()?).await;
         if answer.number()? == 0 {

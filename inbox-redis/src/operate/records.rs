@@ -6,7 +6,7 @@ use futures_util::future::try_join_all;
 use inbox_api::{CorruptRow, Cursor, Filter, Key, Listing, Page, Record, Result};
 use redis::Value;
 
-use super::scan::{self, LAST, SCAN, position};
+use super::scan::{LAST, Search, position};
 use crate::{
     connection::Connection,
     keys::field,
@@ -42,15 +42,10 @@ pub(super) async fn list(connection: &Connection, filter: &Filter, page: &Page) 
         Some(after) => (after + 1, LAST),
         None => (0, LAST),
     };
-    let scans = scan::begin(
-        connection,
-        filter,
-        filter.possible_states(),
-        range,
-        page.newest_first,
-    );
+    let states = filter.possible_states();
+    let search = Search::new(connection, filter, states, range, page.newest_first).await?;
     // One more than asked for tells whether there is a next page.
-    let mut found = scan::find(scans, limit + 1).await?;
+    let mut found = search.find(limit + 1).await?;
     let more = found.len() > limit;
     found.truncate(limit);
     let next = found
@@ -64,20 +59,9 @@ pub(super) async fn list(connection: &Connection, filter: &Filter, page: &Page) 
 }
 
 pub(super) async fn count(connection: &Connection, filter: &Filter) -> Result<u64> {
-    let scans = scan::begin(
-        connection,
-        filter,
-        filter.possible_states(),
-        (0, LAST),
-        false,
-    );
-    let mut count = 0;
-    for mut scan in scans {
-        while !scan.is_over() {
-            count += scan.look(SCAN).await?.len() as u64;
-        }
-    }
-    Ok(count)
+    let states = filter.possible_states();
+    let search = Search::new(connection, filter, states, (0, LAST), false).await?;
+    search.count().await
 }
 
 /// Sorts rows into those that can be read and the others, and loads payloads and results.

@@ -1,72 +1,218 @@
 //! The messages that match a filter, read in steps.
 
-use std::{collections::HashSet, time::Duration};
-
-use inbox_api::{
-    Cursor, Filter, HandlerName, Result, State, duration_micros, from_micros, headers,
+use std::{
+    collections::{BTreeSet, HashSet},
+    time::Duration,
 };
 
+use inbox_api::{
+    Cursor, Filter, HandlerName, Key, MessageId, Result, State, duration_micros, from_micros,
+    headers,
+};
+use redis::Value;
+
+use super::statistics;
 use crate::{
     connection::Connection,
-    reply::Taker,
+    keys::field,
+    reply::{self, Reply, Taker},
     rows::{self, Row},
-    scripts::LIST,
+    scripts::{Call, LIST, LIST_KEYS, LIST_UNFINISHED},
 };
 
 /// One script purges or changes at most so many, so that live traffic gets in between.
 pub(super) const STEP: usize = 500;
 
 /// One script looks at most at so many messages.
-pub(super) const SCAN: u32 = 1000;
+const SCAN: u32 = 1000;
+/// So many ids are looked up one by one. More are found by looking at all messages, once.
+const NAMED: usize = 1000;
+/// One script looks up so many: for each there may be an entry of the log to be taken apart.
+const FIELDS: usize = 100;
 /// The highest number that scripts can hold.
 pub(super) const LAST: i64 = (1 << 53) - 1;
 
-/// The messages of one shard that match a filter, read as they are needed.
-pub(super) struct Scan<'a> {
+/// Where messages are looked for.
+enum Way {
+    /// Under these fields: the filter's ids of its handler.
+    Named(Vec<String>),
+    /// Where those of these handlers wait that are not final, and among dead ones.
+    Unfinished(Vec<HandlerName>),
+    /// Among all that is logged, or among dead ones.
+    All,
+}
+
+impl Way {
+    async fn of(connection: &Connection, filter: &Filter, states: &[State]) -> Result<Self> {
+        if let Some(handler) = &filter.handler
+            && (1..=NAMED).contains(&filter.ids.len())
+        {
+            let ids: BTreeSet<&MessageId> = filter.ids.iter().collect();
+            let key = |id: &MessageId| Key::new(handler.clone(), id.clone());
+            return Ok(Self::Named(
+                ids.into_iter().map(|id| field(&key(id))).collect(),
+            ));
+        }
+        let is_indexed =
+            |state: &State| matches!(state, State::Pending | State::Leased | State::Dead);
+        if !states.iter().all(is_indexed) || states.iter().all(|state| *state == State::Dead) {
+            return Ok(Self::All);
+        }
+        Ok(Self::Unfinished(match &filter.handler {
+            Some(handler) => vec![handler.clone()],
+            None => statistics::handlers(connection).await?,
+        }))
+    }
+}
+
+/// What is looked for among the messages of all shards.
+pub(super) struct Search<'a> {
     connection: &'a Connection,
     filter: &'a Filter,
     /// Those of the filter.
     ids: HashSet<&'a str>,
     states: &'a [State],
-    shard: u16,
-    /// The part of the numbers that was not looked at yet.
-    from: i64,
-    to: i64,
+    way: Way,
+    /// The first and the last number that are meant.
+    range: (i64, i64),
     backwards: bool,
 }
 
-impl Scan<'_> {
-    pub(super) fn is_over(&self) -> bool {
-        self.from > self.to
+impl<'a> Search<'a> {
+    /// Of the messages that match `filter` and are in one of `states`, those in a range of numbers.
+    pub(super) async fn new(
+        connection: &'a Connection,
+        filter: &'a Filter,
+        states: &'a [State],
+        range: (i64, i64),
+        backwards: bool,
+    ) -> Result<Self> {
+        Ok(Self {
+            connection,
+            filter,
+            ids: filter.ids.iter().map(AsRef::as_ref).collect(),
+            states,
+            way: Way::of(connection, filter, states).await?,
+            range,
+            backwards,
+        })
     }
 
-    /// The next matching rows: those of one look, so perhaps none before the end.
-    pub(super) async fn look(&mut self, rows: u32) -> Result<Vec<Row>> {
-        let rows = rows.clamp(1, SCAN);
-        let only_dead = self.states == [State::Dead];
-        let mut call = self.connection.call(&LIST, self.shard, []);
-        call.arg(self.from)
-            .arg(self.to)
-            .arg(rows)
-            .arg(u8::from(self.backwards))
-            .arg(u8::from(only_dead));
-        let mut answer = Taker::of(self.connection.run(call).await?)?;
-        let now = answer.number()?;
-        let more = answer.number()? == 1;
-        let reached = answer.number()?;
+    /// The first `wanted` matching rows of all shards, in order of acceptance, or in the opposite order.
+    pub(super) async fn find(&self, wanted: usize) -> Result<Vec<Row>> {
+        let shards = self.connection.layout().all();
+        let looks = shards.map(|shard| self.find_in(shard, wanted));
+        let found = futures_util::future::try_join_all(looks).await?;
+        let mut found: Vec<Row> = found.into_iter().flatten().collect();
+        found.sort_by_key(|row| row.seq);
+        if self.backwards {
+            found.reverse();
+        }
+        found.truncate(wanted);
+        Ok(found)
+    }
+
+    /// How many rows match.
+    pub(super) async fn count(&self) -> Result<u64> {
+        let mut count = 0;
+        for shard in self.connection.layout().all() {
+            if let Way::Named(fields) = &self.way {
+                count += self.find_named(shard, fields).await?.len() as u64;
+                continue;
+            }
+            let mut scan = Scan::new(self, shard);
+            while !scan.is_over() {
+                count += scan.look(SCAN).await?.len() as u64;
+            }
+        }
+        Ok(count)
+    }
+
+    /// Of one shard, `wanted` rows or a few more.
+    async fn find_in(&self, shard: u16, wanted: usize) -> Result<Vec<Row>> {
+        if let Way::Named(fields) = &self.way {
+            return self.find_named(shard, fields).await;
+        }
+        let mut scan = Scan::new(self, shard);
         let mut found = Vec::new();
-        for entry in answer.list()? {
+        // A sparse filter looks at more at a time than it wants.
+        let mut rows = u32::try_from(wanted).unwrap_or(SCAN);
+        while found.len() < wanted && !scan.is_over() {
+            found.extend(scan.look(rows).await?);
+            rows = SCAN;
+        }
+        Ok(found)
+    }
+
+    /// All of one shard that are under one of these fields, in no order.
+    async fn find_named(&self, shard: u16, fields: &[String]) -> Result<Vec<Row>> {
+        let mut found = Vec::new();
+        for step in fields.chunks(FIELDS) {
+            let mut call = self.connection.call(&LIST_KEYS, shard, []);
+            for field in step {
+                call.arg(field);
+            }
+            let mut answer = Taker::of(self.connection.run(call).await?)?;
+            let now = answer.number()?;
+            found.extend(self.read(shard, now, answer.list()?)?);
+        }
+        let (first, last) = self.range;
+        found.retain(|row| i64::try_from(row.seq).is_ok_and(|seq| (first..=last).contains(&seq)));
+        Ok(found)
+    }
+
+    /// The rows of a script's answer that match.
+    fn read(&self, shard: u16, now: i64, entries: Vec<Value>) -> Reply<Vec<Row>> {
+        let mut found = Vec::new();
+        for entry in entries {
             let mut entry = Taker::of(entry)?;
             let seq = entry.unsigned()?;
-            let value = entry.next()?;
-            let row = rows::row(self.shard, seq, now, value)?;
+            let row = rows::row(shard, seq, now, entry.next()?)?;
             if matches(&row, self.filter, &self.ids, self.states, now) {
                 found.push(row);
             }
         }
+        Ok(found)
+    }
+}
+
+/// What a search finds in one shard, read as it is needed.
+struct Scan<'a> {
+    search: &'a Search<'a>,
+    shard: u16,
+    /// The part of the numbers that was not looked at yet.
+    from: i64,
+    to: i64,
+    /// Whether more wait here than one script puts in order.
+    has_too_many: bool,
+}
+
+impl<'a> Scan<'a> {
+    fn new(search: &'a Search<'a>, shard: u16) -> Self {
+        let (from, to) = search.range;
+        Self {
+            search,
+            shard,
+            from,
+            to,
+            has_too_many: false,
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.from > self.to
+    }
+
+    /// The next matching rows: those of one look, so perhaps none before the end.
+    async fn look(&mut self, rows: u32) -> Result<Vec<Row>> {
+        let mut answer = self.ask(rows.clamp(1, SCAN)).await?;
+        let now = answer.number()?;
+        let more = answer.number()? == 1;
+        let reached = answer.number()?;
+        let found = self.search.read(self.shard, now, answer.list()?)?;
         if !more {
             self.from = self.to + 1;
-        } else if self.backwards {
+        } else if self.search.backwards {
             self.to = reached - 1;
         } else {
             self.from = reached + 1;
@@ -74,16 +220,43 @@ impl Scan<'_> {
         Ok(found)
     }
 
-    /// The first `wanted` matching rows, or a few more.
-    async fn first(mut self, wanted: usize) -> Result<Vec<Row>> {
-        let mut found = Vec::new();
-        // A sparse filter looks at more at a time than it wants.
-        let mut rows = u32::try_from(wanted).unwrap_or(SCAN);
-        while found.len() < wanted && !self.is_over() {
-            found.extend(self.look(rows).await?);
-            rows = SCAN;
+    /// Looks where the messages wait, and in the log where these are too many.
+    async fn ask(&mut self, rows: u32) -> Result<Taker> {
+        let connection = self.search.connection;
+        if let (Way::Unfinished(handlers), false) = (&self.search.way, self.has_too_many) {
+            let call = self.unfinished_call(handlers, rows);
+            let answer = reply::list(connection.run(call).await?)?;
+            if !answer.is_empty() {
+                return Ok(Taker::of(Value::Array(answer))?);
+            }
+            self.has_too_many = true;
         }
-        Ok(found)
+        let mut call = connection.call(&LIST, self.shard, []);
+        self.add_range(&mut call, rows);
+        call.arg(u8::from(self.search.states == [State::Dead]));
+        Ok(Taker::of(connection.run(call).await?)?)
+    }
+
+    fn unfinished_call(&self, handlers: &[HandlerName], rows: u32) -> Call {
+        let Search {
+            connection,
+            filter,
+            states,
+            ..
+        } = self.search;
+        let mut call = connection.call(&LIST_UNFINISHED, self.shard, handlers);
+        self.add_range(&mut call, rows);
+        call.arg(u8::from(states.contains(&State::Pending)))
+            .arg(u8::from(states.contains(&State::Dead)))
+            .arg(filter.ordering_key.as_ref().map_or("", AsRef::as_ref));
+        call
+    }
+
+    fn add_range(&self, call: &mut Call, rows: u32) {
+        call.arg(self.from)
+            .arg(self.to)
+            .arg(rows)
+            .arg(u8::from(self.search.backwards));
     }
 }
 
@@ -162,44 +335,6 @@ fn matches(row: &Row, filter: &Filter, ids: &HashSet<&str>, states: &[State], no
         && filter.error_type.as_ref().is_none_or(|error_type| {
             error.is_some_and(|error| error.starts_with(&error_type.prefix()))
         })
-}
-
-/// A scan of each shard.
-pub(super) fn begin<'a>(
-    connection: &'a Connection,
-    filter: &'a Filter,
-    states: &'a [State],
-    (from, to): (i64, i64),
-    backwards: bool,
-) -> Vec<Scan<'a>> {
-    connection
-        .layout()
-        .all()
-        .map(|shard| Scan {
-            connection,
-            filter,
-            ids: filter.ids.iter().map(AsRef::as_ref).collect(),
-            states,
-            shard,
-            from,
-            to,
-            backwards,
-        })
-        .collect()
-}
-
-/// The first `wanted` matching rows of all shards, in order of acceptance.
-pub(super) async fn find(scans: Vec<Scan<'_>>, wanted: usize) -> Result<Vec<Row>> {
-    let backwards = scans.first().is_some_and(|scan| scan.backwards);
-    let looks = scans.into_iter().map(|scan| scan.first(wanted));
-    let found = futures_util::future::try_join_all(looks).await?;
-    let mut found: Vec<Row> = found.into_iter().flatten().collect();
-    found.sort_by_key(|row| row.seq);
-    if backwards {
-        found.reverse();
-    }
-    found.truncate(wanted);
-    Ok(found)
 }
 
 /// The number behind which a cursor says to go on.

@@ -6,8 +6,8 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, Begun, Effect, ErrorKind, Intervention, Message, Operate as _, Outcome, Receipt,
-    Result, Schema as _, Settled, State, Store as _, StoreExt as _,
+    AfterDead, Begun, Effect, ErrorKind, Intervention, Message, Operate as _, Outcome,
+    PurgeRequest, Receipt, Result, Schema as _, Settled, State, Store as _, StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisOptions, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
@@ -140,6 +140,39 @@ async fn what_is_answered_survives_whoever_wrote_it() {
         let record = heir.get(&key(id)).await.unwrap().unwrap();
         assert_eq!(record.state, state, "{id}");
     }
+}
+
+/// How many were purged is not told before it is confirmed, since a fail-over could bring them back.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_is_purged_stays_so() {
+    let Some((primary, mut replica)) = pair().await else {
+        return;
+    };
+    let plain = options(primary.url(), false, 1);
+    let store = RedisStore::connect(patient(&plain)).await.unwrap();
+    let strict = RedisStore::connect(strict(&plain)).await.unwrap();
+    store.create().await.unwrap();
+    let sent: Vec<Message> = ["a", "b", "c"].map(message).to_vec();
+    let _ = store.receive(&sent).await.unwrap();
+    for leased in claim(&store, 3).await.unwrap() {
+        let settled = store.settle_one(&leased.lease, processed()).await.unwrap();
+        assert_eq!(settled, Settled::Done);
+    }
+    let gone = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+
+    replica.pause().unwrap();
+    unconfirmed("dropped payloads", strict.drop_payloads(&gone).await);
+    let archived = strict.purge_archived(&gone, &[key("a")]).await;
+    unconfirmed("an archived message", archived);
+    unconfirmed("a purge", strict.purge(&gone).await);
+    replica.resume().unwrap();
+    let since = Instant::now();
+    while let Err(error) = store.purge(&gone).await {
+        assert!(error.is_retryable(), "{error:?}");
+        assert!(since.elapsed() < common::PATIENCE, "{error:?}");
+    }
+    let left = store.statistics().await.unwrap().count(State::Processed);
+    assert_eq!(left, 0);
 }
 
 /// A lease that a fail-over could forget is not handed out, nor is its end told.

@@ -158,6 +158,17 @@ const CONTRADICTIONS: &[(&str, &str)] = &[
         "call('DEL', p .. 'runs')",
         "a message of a run that there is not",
     ),
+    (
+        // The last number of the first run.
+        "(function()
+            local raw = call('ZRANGE', p .. 'runs', 0, 0)[1]
+            local run = {cmsgpack.unpack(raw)}
+            run[3] = run[3] + 1000
+            call('ZREM', p .. 'runs', raw)
+            return call('ZADD', p .. 'runs', run[1], cmsgpack.pack(unpack(run)))
+        end)()",
+        "ranges of runs overlap: 1",
+    ),
 ];
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

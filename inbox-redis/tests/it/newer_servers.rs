@@ -6,8 +6,8 @@ use std::time::Duration;
 use inbox_api::{
     Effect, ErrorKind, HandlerName, Kind, Message, MessageId, Receipt, Schema as _, StoreExt as _,
 };
-use inbox_redis::{Confirmations, RedisStore};
-use test_servers::Kind as Server;
+use inbox_redis::{Confirmations, RedisStore, StartChecks};
+use test_servers::{Kind as Server, find_own, or_skip};
 
 use crate::common::{self, conforms, harness, options, store, url};
 
@@ -77,6 +77,24 @@ async fn append_only_files_confirm() {
             Receipt::Duplicate { differs: false }
         );
     }
+}
+
+#[tokio::test]
+async fn a_server_without_an_append_only_file_is_told_that_it_cannot_confirm() {
+    let arguments = &["--appendonly", "no"];
+    let found = tokio::task::spawn_blocking(|| find_own(Server::Redis8, arguments));
+    let Some(server) = or_skip(Server::Redis8, found.await.unwrap()).unwrap() else {
+        return;
+    };
+    let plain = options(server.url(), false, 1);
+    for checks in [StartChecks::Refuse, StartChecks::Warn, StartChecks::Skip] {
+        let strict = plain.clone().start_checks(checks);
+        let strict = strict.confirmations(common::by_the_disk());
+        let error = RedisStore::connect(strict).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+        assert!(error.context().contains("wait_aof_local"), "{error}");
+    }
+    RedisStore::connect(plain).await.unwrap();
 }
 
 #[tokio::test]

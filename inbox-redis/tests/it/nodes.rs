@@ -179,6 +179,77 @@ async fn receive_after_restart(store: &RedisStore, messages: &[Message]) {
     panic!("the node did not come back");
 }
 
+/// The numbers of the nodes, by what keys of their shards begin with.
+async fn nodes_of_shards(store: &RedisStore, server: &Server) -> BTreeMap<String, usize> {
+    let ddl = inbox_api::Schema::ddl(store);
+    let metas = ddl
+        .lines()
+        .filter_map(|line| line.strip_prefix("HSET ")?.split(' ').next());
+    let mut nodes = BTreeMap::new();
+    for (number, url) in server.urls().iter().enumerate() {
+        let mut node = Raw::connect(url, false).await.unwrap();
+        for meta in metas.clone() {
+            let mut get = redis::cmd("HGET");
+            get.arg(meta).arg("version");
+            if let Ok(Some(_)) = node.run::<Option<String>>(&get).await {
+                nodes.insert(meta.trim_end_matches(":meta").to_owned(), number);
+            }
+        }
+    }
+    nodes
+}
+
+/// With retention by settlements, those of one shard remove notes of others' messages. A node that does not answer
+/// keeps no settlement of other nodes waiting for that.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_silent_node_keeps_no_settlement_of_others_waiting() {
+    const MANY: u16 = 24;
+    let arguments = &["--cluster-require-full-coverage", "no"];
+    let found = tokio::task::spawn_blocking(|| find_own(ServerKind::RedisCluster, arguments));
+    let Some(mut server) = or_skip(ServerKind::RedisCluster, found.await.unwrap()).unwrap() else {
+        return;
+    };
+    // Longer than the test waits for a settlement.
+    let options = options(server.url(), true, MANY)
+        .operation_timeout(common::PATIENCE * 10)
+        .keep_processed(Some(LENGTH));
+    let (store, clock) = store(options).await;
+    let batch = |name: &str| -> Vec<Message> {
+        (0..120)
+            .map(|n| message(&format!("{name} {n}"), Some(&format!("key {n}"))))
+            .collect()
+    };
+    receive_all(&store, &batch("old"), Receipt::Accepted).await;
+    process(&store, &claim(&store, 120).await).await;
+    clock.advance(LENGTH * 2);
+    receive_all(&store, &batch("new"), Receipt::Accepted).await;
+    let leased = claim(&store, 120).await;
+    assert_eq!(leased.len(), 120);
+
+    let nodes = nodes_of_shards(&store, &server).await;
+    let node_of = |one: &Leased| nodes[&store.hash_tag(&one.lease).unwrap()];
+    let silent = node_of(&leased[0]);
+    let settlements: Vec<Settlement> = leased
+        .iter()
+        .filter(|one| node_of(one) != silent)
+        .map(|one| Settlement {
+            lease: one.lease.clone(),
+            outcome: Outcome::Processed { result: None },
+        })
+        .collect();
+    assert!(!settlements.is_empty());
+    let server = tokio::task::spawn_blocking(move || {
+        server.pause_node(silent).unwrap();
+        server
+    });
+    let mut server = server.await.unwrap();
+    let settled = tokio::time::timeout(common::PATIENCE, store.settle(&settlements)).await;
+    let settled = settled.expect("a settlement waits for a node that is none of its own");
+    assert!(settled.unwrap().iter().all(|one| *one == Settled::Done));
+    let resumed = tokio::task::spawn_blocking(move || server.resume_node(silent).unwrap());
+    resumed.await.unwrap();
+}
+
 /// Whatever is accepted is counted and handed out, in order, when the clock of one node is ten minutes
 /// ahead, and that of another ten minutes behind.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

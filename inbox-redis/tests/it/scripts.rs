@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use inbox_api::{
     AfterDead, Due, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased, Message,
-    Operate as _, Outcome, PurgeRequest, Receipt, Settled, Settlement, Slice, State, Store as _,
+    Operate as _, Outcome, Page, PurgeRequest, Receipt, Settled, Settlement, Slice, State,
+    Store as _,
 };
 use inbox_redis::RedisStore;
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
@@ -97,6 +98,16 @@ async fn no_operation_keeps_the_server_for_long() {
         let leased = claim(&store, limit).await.unwrap();
         assert_eq!(leased.len(), count);
         each(&what("claim"), &mut raw, before).await;
+
+        let held = Filter {
+            states: vec![State::Leased],
+            handler: Some(handler()),
+            ..Filter::default()
+        };
+        let before = used(&mut raw).await;
+        let listed = store.list(&held, &Page::first(1_000)).await.unwrap();
+        assert_eq!(listed.records.len(), 1_000);
+        each(&what("list"), &mut raw, before).await;
 
         let leases: Vec<Lease> = leased.iter().map(|one| one.lease.clone()).collect();
         let before = used(&mut raw).await;

@@ -56,15 +56,17 @@ local function of_entry(state, entry, limit, with_content)
   return found
 end
 
--- The entries of a handler's stream up to `cutoff`, read a few at a time.
+-- The entries of a handler's stream up to `cutoff`, read a few at a time. There are none before the first
+-- moment that a stream can name.
 local FRONT = 16
 local function front_of(stream, from, cutoff)
-  local entries, place = call('XRANGE', stream, from, integer(cutoff), 'COUNT', FRONT), 0
+  local to = integer(math.max(cutoff, 0))
+  local entries, place = call('XRANGE', stream, from, to, 'COUNT', FRONT), 0
   local front = {}
   function front.advance()
     place = place + 1
     if place > FRONT then
-      entries, place = call('XRANGE', stream, '(' .. entries[FRONT][1], integer(cutoff), 'COUNT', FRONT), 1
+      entries, place = call('XRANGE', stream, '(' .. entries[FRONT][1], to, 'COUNT', FRONT), 1
     end
     front.entry = entries[place]
     front.at = front.entry and tonumber(string.match(front.entry[1], '^%d+'))
@@ -260,12 +262,4 @@ local function forget_all(list)
     end
   end
   trim_log()
-end
-
--- Deletes what has been processed for long enough. It looks at a few times as much, so that it gets past
--- what was replayed without keeping the settlement that it is a part of.
-local function trim(cutoff, limit)
-  local most = 64 + 4 * limit
-  forget_all((finished_by(PROCESSED, cutoff, limit, false, {}, most)))
-  sweep(PROCESSED, most)
 end

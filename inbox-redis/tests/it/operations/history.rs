@@ -83,6 +83,49 @@ async fn processed_messages_can_expire_without_a_janitor() {
     }
 }
 
+/// Longer than the time since 1970, which a server's clock cannot go back by.
+#[tokio::test]
+async fn processed_messages_can_be_kept_for_ever() {
+    for shards in [1, 4] {
+        let Some(options) = shared(shards) else {
+            return;
+        };
+        let (store, _) = store(options.keep_processed(Some(Duration::MAX))).await;
+        for batch in 1..3 {
+            let id = |n: u32| format!("{batch} {n}");
+            let mut sent: Vec<Message> = (0..20).map(|n| message(&id(n))).collect();
+            sent.push(ordered(&id(20), "k"));
+            let _ = store.receive(&sent).await.unwrap();
+            let mut leased = claim(&store, 30).await;
+            let alone = leased.pop().unwrap();
+            settle_all(&store, vec![alone]).await;
+            settle_all(&store, leased).await;
+            let processed = store.statistics().await.unwrap().count(State::Processed);
+            assert_eq!(processed, batch * 21);
+            assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+        }
+    }
+}
+
+/// What a settlement has just completed is not deleted by it, so that its repetition still finds it.
+#[tokio::test]
+async fn a_settlement_that_keeps_nothing_can_be_repeated() {
+    let Some(options) = shared(1) else { return };
+    let (store, clock) = store(options.keep_processed(Some(Duration::ZERO))).await;
+    for batch in ["first", "second"] {
+        let sent: Vec<Message> = (0..3).map(|n| message(&format!("{batch} {n}"))).collect();
+        let _ = store.receive(&sent).await.unwrap();
+        let leased = claim(&store, 3).await;
+        assert_eq!(leased.len(), 3);
+        settle_all(&store, leased.clone()).await;
+        settle_all(&store, leased).await;
+        let left = store.statistics().await.unwrap().count(State::Processed);
+        assert_eq!(left, 3, "those of the {batch} batch alone");
+        assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+        clock.advance(LENGTH);
+    }
+}
+
 /// The bound of the crate's documentation, measured by the server itself.
 #[tokio::test]
 async fn a_retained_message_takes_less_than_250_bytes() {
@@ -279,6 +322,58 @@ async fn payloads_cost_the_same_to_drop_behind_a_long_history() {
         settle_singly(&store, "c", 10, processed).await;
         let expected = if drop_processed { 1 } else { 11 };
         assert_eq!(store.drop_payloads(&request).await.unwrap(), expected);
+    }
+}
+
+/// What waits, and what is named, is found without the history, and so is the place in an ordering key.
+#[tokio::test]
+async fn looking_at_what_waits_costs_the_same_behind_a_long_history() {
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    settle_singly(&store, "done", 5_000, processed).await;
+    let _ = store.receive_one(&message("leased")).await.unwrap();
+    assert_eq!(claim(&store, 1).await.len(), 1);
+    let waiting = [
+        message("pending"),
+        ordered("first", "k"),
+        ordered("second", "k"),
+    ];
+    let _ = store.receive(&waiting).await.unwrap();
+    let in_states = |states: &[State]| Filter {
+        states: states.to_vec(),
+        ..Filter::default()
+    };
+    let of_key = Filter {
+        handler: Some(handler()),
+        ordering_key: waiting[1].ordering_key().cloned(),
+        ..in_states(&[State::Pending, State::Leased, State::Dead])
+    };
+    let named = Filter {
+        handler: Some(handler()),
+        ids: vec![waiting[0].id().clone()],
+        ..Filter::default()
+    };
+    for (filter, expected) in [
+        (
+            in_states(&[State::Pending]),
+            &["pending", "first", "second"][..],
+        ),
+        (in_states(&[State::Leased]), &["leased"][..]),
+        (of_key, &["first", "second"][..]),
+        (named, &["pending"][..]),
+    ] {
+        // The server may have to be told a script first.
+        let _ = store.list(&filter, &Page::first(50)).await.unwrap();
+        let _ = commands_and_scripts(&mut raw).await;
+        let found = store.list(&filter, &Page::first(50)).await.unwrap().records;
+        let (commands, scripts) = commands_and_scripts(&mut raw).await;
+        let found: Vec<&str> = found.iter().map(|one| one.key.id.as_str()).collect();
+        assert_eq!(found, expected);
+        println!("{commands} commands in {scripts} scripts for {filter:?}");
+        assert!(scripts <= 2 && commands < 100, "{commands} in {scripts}");
     }
 }
 

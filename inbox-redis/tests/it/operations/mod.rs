@@ -1,6 +1,7 @@
 //! What is particular to Redis, a subject in each file, and what they share.
 
 mod history;
+mod looking;
 mod permissions;
 mod servers;
 mod set_up;
@@ -10,11 +11,14 @@ mod shards;
 use std::time::{Duration, Instant};
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Edit, Effect, ErrorKind, Filter, HandlerName,
+    AfterDead, Begun, Bytes, ClaimRequest, Edit, Effect, ErrorKind, Extended, Filter, HandlerName,
     Intervention, Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate, OrderingKey, Outcome,
-    Page, PurgeRequest, Receipt, Schema, Settled, Settlement, State, Store, StoreExt, WorkerName,
+    Page, PurgeRequest, Receipt, Record, Schema, Settled, Settlement, State, Store, StoreExt,
+    WorkerName,
 };
-use inbox_redis::{Command, Confirmations, RedisOptions, RedisStore, StartChecks};
+use inbox_redis::{
+    Command, Confirmations, RedisOptions, RedisStore, StartChecks, conformance::contradictions,
+};
 use redis::Value;
 use test_servers::{Kind as Server, find_own, or_skip};
 

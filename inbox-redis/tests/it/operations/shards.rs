@@ -139,3 +139,86 @@ async fn a_delivery_is_stored_together_or_not_at_all() {
     }
     assert!(none > 0 && all > 0, "{none} of none, {all} of all");
 }
+
+/// In one receive that takes each shard two scripts, copies for a second handler are stored with the first ones,
+/// though what is between them is stored by the second script.
+#[tokio::test]
+async fn runs_of_one_receive_never_interleave() {
+    let Some(options) = shared(2) else { return };
+    let (store, _) = store(options).await;
+    let [first, second] = ["one", "two"].map(|name| HandlerName::new(name).unwrap());
+    let of = |handler: &HandlerName, name: &str, count: u32| -> Vec<Message> {
+        let id = |n: u32| message(&format!("{name}{n}")).for_handler(handler.clone());
+        (0..count).map(id).collect()
+    };
+    // Half of each name's are in each shard.
+    let sent = [
+        of(&first, "a", 500),
+        of(&second, "b", 500),
+        of(&second, "c", 600),
+        of(&second, "a", 40),
+    ]
+    .concat();
+    let receipts = store.receive(&sent).await.unwrap();
+    assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+    for one in &sent {
+        let record = store.get(one.key()).await.unwrap().unwrap();
+        assert_eq!(record.state, State::Pending, "{}", one.key());
+    }
+
+    let request = ClaimRequest {
+        handlers: vec![first, second],
+        limit: 2_000,
+        terms: terms(),
+        run_limit: 1,
+    };
+    let leased = store.claim(&request).await.unwrap().leased;
+    assert_eq!(leased.len(), sent.len());
+    for one in &leased {
+        let extended = store.extend_one(&one.lease, LENGTH * 2).await.unwrap();
+        assert!(matches!(extended, Extended::Until(_)), "{extended:?}");
+    }
+    settle_all(&store, leased).await;
+    let statistics = store.statistics().await.unwrap();
+    assert_eq!(statistics.count(State::Processed), sent.len() as u64);
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+}
+
+/// The notes of where messages were go behind the settlement that deletes these.
+#[tokio::test]
+async fn notes_go_with_what_settlements_delete() {
+    let Some(options) = shared(7) else { return };
+    let name = options.name().clone();
+    let (store, clock) = store(options.keep_processed(Some(LENGTH))).await;
+    let of = |batch: &str| -> Vec<Message> {
+        let sent = |n| ordered(&format!("{batch} {n}"), &format!("key {n}"));
+        (0..40).map(sent).collect()
+    };
+    let mut raw = raw().await;
+    let mut noted = async |batch: &str| {
+        let mut noted = 0;
+        for shard in 0..7 {
+            let mut fields = redis::cmd("HKEYS");
+            fields.arg(format!("{{{name}:{shard}}}:places"));
+            let fields: Vec<String> = raw.run(&fields).await.unwrap();
+            let of_batch = format!("billing\0{batch} ");
+            noted += fields.iter().filter(|f| f.starts_with(&of_batch)).count();
+        }
+        noted
+    };
+    for batch in ["old", "new"] {
+        let _ = store.receive(&of(batch)).await.unwrap();
+        assert!(noted(batch).await > 0);
+        settle_all(&store, claim(&store, 40).await).await;
+        clock.advance(LENGTH * 2);
+    }
+    let left = store.statistics().await.unwrap().count(State::Processed);
+    assert_eq!(left, 40);
+    let since = Instant::now();
+    while noted("old").await > 0 {
+        assert!(since.elapsed() < crate::common::PATIENCE);
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    assert!(noted("new").await > 0);
+}
