@@ -82,10 +82,11 @@ impl Access {
             return Ok(operator.clone());
         }
         let header = self.operator_header.as_ref();
-        let header = header.and_then(|name| request.headers().get(name)?.to_str().ok());
+        let header = header.and_then(|name| request.headers().get(name));
+        let header = header.map(|name| String::from_utf8_lossy(name.as_bytes()));
         let header = header.filter(|name| !name.is_empty());
         Ok(header
-            .map(Operator::new)
+            .map(|name| Operator::new(&name))
             .or(signed_in)
             .unwrap_or_else(|| Operator::new("anonymous")))
     }
@@ -192,7 +193,7 @@ impl fmt::Debug for FormToken {
 
 #[cfg(test)]
 mod tests {
-    use axum::body::Body;
+    use axum::{body::Body, http::HeaderValue};
 
     use super::*;
 
@@ -210,6 +211,27 @@ mod tests {
         let request = request(&[("authorization", authorization)]);
         let admitted = access.admit(&request).ok();
         admitted.map(|operator| operator.name().to_owned())
+    }
+
+    #[test]
+    fn operators_of_a_header_have_names_of_any_script() {
+        let access = Access {
+            operator_header: Some(HeaderName::from_static("x-operator")),
+            ..Access::default()
+        };
+        for (sent, name) in [
+            ("Zoë Đặng".as_bytes(), "Zoë Đặng"),
+            (&b"ada"[..], "ada"),
+            (&b"Zo\xeb"[..], "Zo\u{fffd}"),
+            (&b""[..], "anonymous"),
+        ] {
+            let sent = HeaderValue::from_bytes(sent).unwrap();
+            let request = Request::builder().uri("/").header("x-operator", sent);
+            let request = request.body(Body::empty()).unwrap();
+            let operator = access.admit(&request).unwrap();
+            assert_eq!(operator.name(), name);
+            assert_eq!(operator.signature().unwrap().as_str(), name);
+        }
     }
 
     #[test]

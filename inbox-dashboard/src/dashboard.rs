@@ -91,8 +91,8 @@ impl Dashboard {
         self
     }
 
-    /// Takes the operator's name from this header, which the application's own authentication, or a proxy in
-    /// front, sets **and removes from what clients send**. An [`Operator`](crate::Operator) in the request's
+    /// Takes the operator's name, in UTF-8, from this header, which the application's own authentication, or a proxy
+    /// in front, sets **and removes from what clients send**. An [`Operator`](crate::Operator) in the request's
     /// extensions comes first.
     pub fn operator_header(mut self, name: HeaderName) -> Self {
         self.access.operator_header = Some(name);

@@ -32,6 +32,12 @@ const KEPT: usize = 200;
 /// How many refusals of one job are remembered.
 const REFUSALS: usize = 100;
 
+/// How many keys the audit log has in one line.
+const KEYS_OF_A_LINE: usize = 50;
+
+/// Why a change has no other end.
+pub(crate) const BROKE_OFF: &str = "the change broke off; the log may say why";
+
 /// What is done to messages.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Action {
@@ -43,23 +49,43 @@ pub(crate) enum Action {
 }
 
 impl Action {
+    pub(crate) fn verb(&self) -> Verb {
+        match self {
+            Self::Replay => Verb::Replay,
+            Self::Edit(_) => Verb::Edit,
+            Self::Discard => Verb::Discard,
+            Self::Reschedule(_) => Verb::Reschedule,
+        }
+    }
+}
+
+/// What is done, without what it is done with: a payload is not kept for as long as its change is remembered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verb {
+    Replay,
+    Edit,
+    Discard,
+    Reschedule,
+}
+
+impl Verb {
     /// The verb, as a path and as the audit log has it.
-    pub(crate) fn verb(&self) -> &'static str {
+    pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Replay => "replay",
-            Self::Edit(_) => "edit and replay",
+            Self::Edit => "edit and replay",
             Self::Discard => "discard",
-            Self::Reschedule(_) => "reschedule",
+            Self::Reschedule => "reschedule",
         }
     }
 
     /// What has become of the messages.
-    pub(crate) fn done(&self) -> &'static str {
+    pub(crate) fn done(self) -> &'static str {
         match self {
             Self::Replay => "replayed",
-            Self::Edit(_) => "edited and replayed",
+            Self::Edit => "edited and replayed",
             Self::Discard => "discarded",
-            Self::Reschedule(_) => "rescheduled",
+            Self::Reschedule => "rescheduled",
         }
     }
 }
@@ -110,7 +136,7 @@ pub(crate) struct Progress {
 pub(crate) struct Job {
     pub(crate) id: u64,
     pub(crate) operator: Operator,
-    pub(crate) action: Action,
+    pub(crate) verb: Verb,
     pub(crate) target: Target,
     pub(crate) begun: SystemTime,
     progress: Mutex<Progress>,
@@ -159,7 +185,7 @@ impl Job {
             target: "inbox::audit",
             job = self.id,
             operator = %self.operator,
-            action = self.action.verb(),
+            action = self.verb.name(),
             messages = %self.target,
             changed = progress.changed,
             refused = progress.refused,
@@ -167,6 +193,28 @@ impl Job {
             error = progress.error,
             "{event}"
         );
+    }
+
+    /// Which messages these are, if several are named: as many lines of the audit log as that takes.
+    fn tell_keys(&self) {
+        let Target::Keys { keys, .. } = &self.target else {
+            return;
+        };
+        if keys.len() < 2 {
+            return;
+        }
+        for keys in keys.chunks(KEYS_OF_A_LINE) {
+            let keys = keys.iter().map(|key| text::one_line(&key.to_string(), 400));
+            let keys: Vec<String> = keys.collect();
+            tracing::info!(
+                target: "inbox::audit",
+                job = self.id,
+                operator = %self.operator,
+                action = self.verb.name(),
+                ?keys,
+                "meant"
+            );
+        }
     }
 
     fn end(&self, worked: inbox::Result<()>) {
@@ -187,8 +235,7 @@ struct Ending(Arc<Job>);
 impl Drop for Ending {
     fn drop(&mut self) {
         if !self.0.is_over() {
-            let why = "the change broke off; the log may say why";
-            self.0.end(Err(Error::new(ErrorKind::Other, why)));
+            self.0.end(Err(Error::new(ErrorKind::Other, BROKE_OFF)));
         }
     }
 }
@@ -213,7 +260,8 @@ impl Jobs {
         action: Action,
         target: Target,
     ) -> Result<Arc<Job>, Fault> {
-        let work = Work::new(&action, &target)?;
+        let verb = action.verb();
+        let work = Work::new(action, &target)?;
         let job = {
             let mut all = self.lock();
             if all.iter().filter(|job| !job.is_over()).count() >= MOST_RUNNING {
@@ -222,7 +270,7 @@ impl Jobs {
             let job = Arc::new(Job {
                 id: self.next.fetch_add(1, Ordering::Relaxed) + 1,
                 operator,
-                action,
+                verb,
                 target,
                 begun: SystemTime::now(),
                 progress: Mutex::default(),
@@ -241,6 +289,7 @@ impl Jobs {
             job
         };
         job.tell("begun");
+        job.tell_keys();
         let (store, ending) = (Arc::clone(store), Ending(Arc::clone(&job)));
         tokio::spawn(async move {
             let worked = work::run(store.as_ref(), &ending.0, work).await;
@@ -267,5 +316,38 @@ impl Jobs {
         job.ok_or_else(|| {
             Fault::not_found("there is no such change; each process remembers its own, the latest")
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use inbox::{Bytes, HandlerName, MessageId};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn an_edit_is_not_kept_with_its_change() {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let payload = Bytes::from(b"large".to_vec());
+        let edit = Edit {
+            payload: Some(payload.clone()),
+            headers: None,
+        };
+        let handler = HandlerName::new("h").unwrap();
+        let target = Target::Keys {
+            keys: vec![Key::new(handler, MessageId::new("nowhere").unwrap())],
+            also_processed: false,
+        };
+        let jobs = Jobs::default();
+        let operator = Operator::new("ada");
+        let job = jobs
+            .begin(&store, operator, Action::Edit(edit), target)
+            .unwrap();
+        assert!(!payload.is_unique());
+        job.over.cancelled().await;
+        assert_eq!(job.progress().refused, 1);
+        assert!(payload.is_unique());
+        assert_eq!(jobs.all().len(), 1);
     }
 }

@@ -39,8 +39,10 @@
 //!
 //! # Audit log
 //! Each change is told through `tracing` at its begin and its end, as INFO with the target `inbox::audit`:
-//! `operator`, `action`, `messages` (which), `changed`, `refused`, `error`. Never a payload. Each changed message
-//! keeps who did what and when, too: [`Record::interventions`](inbox::Record::interventions).
+//! `operator`, `action`, `messages` (which), `changed`, `refused`, `error`; of a pause and its end, `handler`. Where
+//! several messages are named, `messages` is their number, and `keys` of further lines (`meant`) behind the begin names
+//! them, up to 50 in each. Never a payload. Each changed message keeps who did what and when, too:
+//! [`Record::interventions`](inbox::Record::interventions).
 //!
 //! # Admin API
 //! Under `api/`, with the same authentication; its description is `api/openapi.json` (OpenAPI 3.1).
@@ -57,6 +59,7 @@ mod json_layout;
 mod pages;
 mod query;
 mod reading;
+mod replaying;
 mod routes;
 mod tally;
 pub mod text;

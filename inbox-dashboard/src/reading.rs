@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use inbox::{Filter, HandlerName, Inbox, Listing, Page, Record, State, Statistics};
+use inbox::{Filter, HandlerName, Inbox, Listing, OrderingKey, Page, Record, State, Statistics};
 use tokio::time::timeout;
 
 use crate::{
@@ -154,6 +154,9 @@ pub(crate) fn leased() -> Selection {
     })
 }
 
+/// How long the place of a message is looked for: the page that shows it has more to show.
+const PLACE_TIME: Duration = Duration::from_secs(2);
+
 /// Where a message that is not final stands among those of its ordering key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
@@ -163,16 +166,27 @@ pub(crate) enum Place {
     Behind(u64, Box<inbox::Key>),
     /// Further back than was looked.
     FarBehind(u64),
+    /// The store did not tell, or not in time.
+    Unknown,
 }
 
 /// The place of a record in its ordering key, if it has one and waits there.
-pub(crate) async fn place(store: &dyn Inbox, record: &Record) -> inbox::Result<Option<Place>> {
-    let Some(ordering_key) = &record.ordering_key else {
-        return Ok(None);
-    };
+pub(crate) async fn place(store: &dyn Inbox, record: &Record) -> Option<Place> {
+    let ordering_key = record.ordering_key.as_ref()?;
     if record.state.is_final() {
-        return Ok(None);
+        return None;
     }
+    match timeout(PLACE_TIME, look_for_place(store, record, ordering_key)).await {
+        Ok(Ok(place)) => place,
+        _ => Some(Place::Unknown),
+    }
+}
+
+async fn look_for_place(
+    store: &dyn Inbox,
+    record: &Record,
+    ordering_key: &OrderingKey,
+) -> inbox::Result<Option<Place>> {
     let filter = Filter {
         states: vec![State::Pending, State::Leased, State::Dead],
         handler: Some(record.key.handler.clone()),

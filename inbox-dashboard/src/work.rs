@@ -1,44 +1,75 @@
 //! Doing a change, message by message or slice by slice.
 
 use inbox::{
-    Edit, ErrorKind, Filter, Inbox, Intervention, Key, Operate, Page, Progress, Slice, State,
+    Cursor, Due, Edit, ErrorKind, Filter, Inbox, Intervention, Key, Operate, Page, Progress, Slice,
+    State,
 };
 
 use crate::{
     fault::Fault,
-    jobs::{Action, Job, Target},
+    jobs::{Action, Job, Target, Verb},
     query::Selection,
     reading::{self, Matching},
+    replaying,
 };
 
 /// How many messages one step changes.
-const SLICE: u32 = 500;
+pub(crate) const SLICE: u32 = 500;
 
 /// A change that was checked.
 #[derive(Debug)]
 pub(crate) enum Work {
-    Each {
+    /// These messages are replayed as they are.
+    Replay {
         keys: Vec<Key>,
         also_processed: bool,
     },
-    All(Box<Selection>),
+    /// These are changed one by one.
+    Each { keys: Vec<Key>, change: Change },
+    All {
+        action: Action,
+        selection: Box<Selection>,
+    },
+}
+
+/// What is done to one message.
+#[derive(Debug)]
+pub(crate) enum Change {
+    Edit { edit: Edit, also_processed: bool },
+    Discard,
+    Reschedule(Due),
 }
 
 impl Work {
-    pub(crate) fn new(action: &Action, target: &Target) -> Result<Self, Fault> {
-        match target {
+    pub(crate) fn new(action: Action, target: &Target) -> Result<Self, Fault> {
+        let (keys, also_processed) = match target {
             Target::Keys {
                 keys,
                 also_processed,
-            } => Ok(Self::Each {
-                keys: keys.clone(),
-                also_processed: *also_processed,
-            }),
+            } => (keys.clone(), *also_processed),
             Target::All(wanted) => {
-                let selection = selection(action, wanted.selection()?)?;
-                Ok(Self::All(Box::new(selection)))
+                let selection = selection(&action, wanted.selection()?)?;
+                return Ok(Self::All {
+                    action,
+                    selection: Box::new(selection),
+                });
             }
-        }
+        };
+        let change = match action {
+            Action::Replay => {
+                return Ok(Self::Replay {
+                    keys,
+                    also_processed,
+                });
+            }
+            Action::Edit(edit) => Change::Edit {
+                edit,
+                also_processed,
+            },
+            Action::Discard => Change::Discard,
+            Action::Reschedule(due) => Change::Reschedule(due),
+        };
+        Ok(Self::Each { keys, change })
     }
 }
 
@@ -59,7 +90,7 @@ pub(crate) fn selection(action: &Action, mut selection: Selection) -> Result<Sel
         states.extend(allowed.first());
     }
     if let Some(state) = states.iter().find(|state| !allowed.contains(state)) {
-        let reason = format!("{state} messages cannot be {}", action.done());
+        let reason = format!("{state} messages cannot be {}", action.verb().done());
         return Err(Fault::invalid(reason));
     }
     Ok(selection)
@@ -72,48 +103,54 @@ pub(crate) async fn run(store: &dyn Inbox, job: &Job, work: Work) -> inbox::Resu
         None => store,
     };
     match work {
-        Work::Each {
+        Work::Replay {
             keys,
             also_processed,
         } => {
             job.expect(Matching::exactly(keys.len() as u64));
-            for key in keys {
-                if job.stop.is_cancelled() {
-                    break;
-                }
-                match one(operate, &job.action, &key, also_processed).await {
-                    Ok(Intervention::Done) => job.add_changed(1),
-                    Ok(refusal) => job.refuse(&key, reason(&job.action, refusal)),
-                    Err(error) if error.kind() == ErrorKind::Invalid => {
-                        job.refuse(&key, error.to_string());
-                    }
-                    Err(error) => return Err(error),
-                }
-            }
-            Ok(())
+            replaying::replay_named(operate, job, keys, also_processed).await
         }
-        Work::All(selection) => {
+        Work::Each { keys, change } => {
+            job.expect(Matching::exactly(keys.len() as u64));
+            each(operate, job, &keys, &change).await
+        }
+        Work::All { action, selection } => {
             job.expect(reading::count(store, &selection).await?);
             if selection.beyond.is_some() {
-                all_beyond(store, operate, job, &selection).await
+                all_beyond(store, operate, job, &action, &selection).await
             } else {
-                all(operate, job, &selection.filter).await
+                all(operate, job, &action, &selection.filter, None).await?;
+                Ok(())
             }
         }
     }
 }
 
-async fn one(
-    store: &dyn Operate,
-    action: &Action,
-    key: &Key,
-    also_processed: bool,
-) -> inbox::Result<Intervention> {
-    let edit = match action {
-        Action::Discard => return store.discard(key).await,
-        Action::Reschedule(due) => return store.reschedule(key, *due).await,
-        Action::Replay => &Edit::default(),
-        Action::Edit(edit) => edit,
+async fn each(store: &dyn Operate, job: &Job, keys: &[Key], change: &Change) -> inbox::Result<()> {
+    for key in keys {
+        if job.stop.is_cancelled() {
+            break;
+        }
+        match one(store, change, key).await {
+            Ok(Intervention::Done) => job.add_changed(1),
+            Ok(refusal) => job.refuse(key, reason(job.verb, refusal)),
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                job.refuse(key, error.to_string());
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(())
+}
+
+async fn one(store: &dyn Operate, change: &Change, key: &Key) -> inbox::Result<Intervention> {
+    let (edit, also_processed) = match change {
+        Change::Discard => return store.discard(key).await,
+        Change::Reschedule(due) => return store.reschedule(key, *due).await,
+        Change::Edit {
+            edit,
+            also_processed,
+        } => (edit, *also_processed),
     };
     if !also_processed {
         match store.get(key).await {
@@ -129,21 +166,19 @@ async fn one(
 }
 
 /// Why a message was not changed.
-fn reason(action: &Action, refusal: Intervention) -> String {
+pub(crate) fn reason(verb: Verb, refusal: Intervention) -> String {
     match refusal {
         Intervention::Done => String::new(),
         Intervention::NotFound => "there is no such message".to_owned(),
         Intervention::PayloadDropped => {
             "its payload was dropped; it can be replayed with a new one only".to_owned()
         }
-        Intervention::WrongState(State::Processed)
-            if matches!(action, Action::Replay | Action::Edit(_)) =>
-        {
+        Intervention::WrongState(State::Processed) if matches!(verb, Verb::Replay | Verb::Edit) => {
             "it is processed: its effect would happen a second time, so that has to be asked for"
                 .to_owned()
         }
         Intervention::WrongState(state) => {
-            format!("it is {state}, and cannot be {}", action.done())
+            format!("it is {state}, and cannot be {}", verb.done())
         }
     }
 }
@@ -161,20 +196,31 @@ async fn step(
     }
 }
 
-async fn all(store: &dyn Operate, job: &Job, filter: &Filter) -> inbox::Result<()> {
-    let mut slice = Slice {
-        after: None,
-        limit: SLICE,
+/// Changes all messages that `filter` means, from a place on; answers how many.
+pub(crate) async fn all(
+    store: &dyn Operate,
+    job: &Job,
+    action: &Action,
+    filter: &Filter,
+    after: Option<Cursor>,
+) -> inbox::Result<u64> {
+    // With one more than there can be, the first step comes to the end.
+    let limit = match u32::try_from(filter.ids.len()) {
+        Ok(named @ 1..=SLICE) => named + 1,
+        _ => SLICE,
     };
+    let mut slice = Slice { after, limit };
+    let mut changed = 0;
     while !job.stop.is_cancelled() {
-        let progress = step(store, &job.action, filter, &slice).await?;
+        let progress = step(store, action, filter, &slice).await?;
         job.add_changed(progress.changed);
+        changed += progress.changed;
         if progress.next.is_none() {
             break;
         }
         slice.after = progress.next;
     }
-    Ok(())
+    Ok(changed)
 }
 
 /// The same for what goes beyond filters: those of a page that belong to it, by their ids.
@@ -182,6 +228,7 @@ async fn all_beyond(
     store: &dyn Inbox,
     operate: &dyn Operate,
     job: &Job,
+    action: &Action,
     selection: &Selection,
 ) -> inbox::Result<()> {
     let mut page = Page::first(SLICE);
@@ -199,7 +246,8 @@ async fn all_beyond(
                 ids: own.map(|record| record.key.id.clone()).collect(),
                 ..selection.filter.clone()
             };
-            all(operate, job, &filter).await?;
+            // Nothing of the page is before the place at which it begins.
+            all(operate, job, action, &filter, page.after.clone()).await?;
         }
         if listing.next.is_none() {
             break;

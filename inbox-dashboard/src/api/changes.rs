@@ -185,7 +185,7 @@ fn view(job: &Job) -> Value {
     value!({
         "id": job.id,
         "operator": job.operator.name(),
-        "action": job.action.verb(),
+        "action": job.verb.name(),
         "messages": job.target.to_string(),
         "begun_at": text::time(job.begun),
         "ended_at": progress.ended.map(text::time),

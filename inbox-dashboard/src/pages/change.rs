@@ -7,7 +7,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse as _, Response},
 };
-use inbox::{Due, HandlerName};
+use inbox::{Due, Error, ErrorKind, HandlerName};
 use maud::{Markup, html};
 
 use crate::{
@@ -15,7 +15,7 @@ use crate::{
     dashboard::Shared,
     fault::Fault,
     form::{Form, parse_key},
-    jobs::{Action, Target},
+    jobs::{Action, BROKE_OFF, Target},
     query::Parameters,
     text,
 };
@@ -143,27 +143,70 @@ async fn by_form(
     Ok(see("overview"))
 }
 
-/// Pauses a handler or ends its pause, with a line in the audit log.
+/// Pauses a handler or ends its pause, which goes on whatever becomes of the request.
 pub(crate) async fn set_pause(
     shared: &Shared,
     operator: &Operator,
     handler: &HandlerName,
     is_pause: bool,
 ) -> Result<(), Fault> {
-    let done = if is_pause {
-        shared.store.pause(handler).await
-    } else {
-        shared.store.resume(handler).await
-    };
-    tracing::info!(
-        target: "inbox::audit",
-        %operator,
-        action = if is_pause { "pause" } else { "resume" },
-        %handler,
-        error = done.as_ref().err().map(ToString::to_string),
-        "ended"
-    );
-    done?;
+    let told = PauseTold::begin(operator, handler, is_pause);
+    let (store, handler) = (Arc::clone(&shared.store), handler.clone());
+    let pausing = tokio::spawn(async move {
+        let done = if is_pause {
+            store.pause(&handler).await
+        } else {
+            store.resume(&handler).await
+        };
+        told.end(done.as_ref().err());
+        done
+    });
+    let broke_off = |_| Err(Error::new(ErrorKind::Other, BROKE_OFF));
+    pausing.await.unwrap_or_else(broke_off)?;
     shared.renew().await;
     Ok(())
+}
+
+/// What the audit log is told of a pause, or of its end: that it has begun, and that it has ended, also when its task
+/// goes away.
+struct PauseTold {
+    operator: Operator,
+    handler: HandlerName,
+    action: &'static str,
+    error: Option<String>,
+}
+
+impl PauseTold {
+    fn begin(operator: &Operator, handler: &HandlerName, is_pause: bool) -> Self {
+        let mut told = Self {
+            operator: operator.clone(),
+            handler: handler.clone(),
+            action: if is_pause { "pause" } else { "resume" },
+            error: None,
+        };
+        told.tell("begun");
+        told.error = Some(BROKE_OFF.to_owned());
+        told
+    }
+
+    fn end(mut self, error: Option<&Error>) {
+        self.error = error.map(ToString::to_string);
+    }
+
+    fn tell(&self, event: &'static str) {
+        tracing::info!(
+            target: "inbox::audit",
+            operator = %self.operator,
+            action = self.action,
+            handler = %self.handler,
+            error = self.error,
+            "{event}"
+        );
+    }
+}
+
+impl Drop for PauseTold {
+    fn drop(&mut self) {
+        self.tell("ended");
+    }
 }

@@ -49,7 +49,7 @@ fn row(job: &Job) -> Markup {
             th scope="row" { a href={ "change?id=" (job.id) } { "#" (job.id) } }
             td { (moment(job.begun)) }
             td { (job.operator.name()) }
-            td { (job.action.verb()) }
+            td { (job.verb.name()) }
             td { (job.target) }
             td.number { (text::count(progress.changed)) }
             td.number { (text::count(progress.refused)) }
@@ -89,14 +89,14 @@ pub(crate) async fn show(
             div #live { (live(&shared, &visit, &job, &progress)) }
         }
     };
-    let title = format!("Change #{id}: {}", job.action.verb());
+    let title = format!("Change #{id}: {}", job.verb.name());
     Ok(visited(&shared, &visit, "changes", &title, &content))
 }
 
 fn live(shared: &Shared, visit: &Visit, job: &Job, progress: &Progress) -> Markup {
     html! {
         p role="status" {
-            strong { (text::messages(progress.changed)) " " (job.action.done()) }
+            strong { (text::messages(progress.changed)) " " (job.verb.done()) }
             @if progress.refused > 0 { ", " (text::count(progress.refused)) " refused" }
             " – " (stand(progress))
         }

@@ -77,7 +77,7 @@ async fn show(
         }
         @if matching.number > 0 || !matching.is_exact { (form(visit, &action, &target)) }
     };
-    let title = format!("{}?", capitalized(action.verb()));
+    let title = format!("{}?", capitalized(action.verb().name()));
     Ok(visited(shared, visit, "", &title, &content))
 }
 
@@ -98,7 +98,7 @@ async fn count(
     let tally = shared.tallies.read(store, &selection, more).await?;
     let matching = Matching::of(&tally);
     let mut pairs = wanted.pairs();
-    pairs.push(("action", action.verb().to_owned()));
+    pairs.push(("action", action.verb().name().to_owned()));
     pairs.push(("more", "true".to_owned()));
     let told = told(action, matching, target);
     let more = link("confirm", pairs);
@@ -109,7 +109,7 @@ async fn count(
 fn told(action: &Action, matching: Matching, target: &Target) -> Markup {
     let least = if matching.is_exact { "" } else { "At least " };
     let number = text::messages(matching.number);
-    html! { p { (least) (number) " would be " (action.done()) ": " (target) } }
+    html! { p { (least) (number) " would be " (action.verb().done()) ": " (target) } }
 }
 
 fn capitalized(verb: &str) -> String {
@@ -121,7 +121,7 @@ fn capitalized(verb: &str) -> String {
 fn form(visit: &Visit, action: &Action, target: &Target) -> Markup {
     let is_harmful = matches!(action, Action::Discard);
     html! {
-        form method="post" action=(action.verb()) {
+        form method="post" action=(action.verb().name()) {
             (token_field(visit))
             @match target {
                 Target::Keys { keys, also_processed } => {
@@ -136,7 +136,7 @@ fn form(visit: &Visit, action: &Action, target: &Target) -> Markup {
             @if matches!(action, Action::Reschedule(_)) {
                 p { label { "Due in " input.short type="text" name="after" value="0s" required; } }
             }
-            button class=(if is_harmful { "harmful" } else { "" }) { (capitalized(action.verb())) }
+            button class=(if is_harmful { "harmful" } else { "" }) { (capitalized(action.verb().name())) }
         }
     }
 }

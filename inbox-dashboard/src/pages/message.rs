@@ -31,7 +31,7 @@ pub(crate) async fn show(
     let store = shared.store.as_ref();
     let record = within(store.get(&key)).await?;
     let record = record.ok_or_else(Fault::no_such_message)?;
-    let place = within(reading::place(store, &record)).await?;
+    let place = reading::place(store, &record).await;
     let title = format!("Message {}", text::one_line(record.key.id.as_str(), 80));
     let page = html! {
         (facts(&record, place.as_ref()))
@@ -117,6 +117,7 @@ fn position(place: Option<&Place>) -> Markup {
                 ": behind " (text::messages(*before)) ", first " (message_link(first))
             }
             Some(Place::FarBehind(before)) => { ": behind more than " (text::messages(*before)) }
+            Some(Place::Unknown) => ": its place could not be found",
         }
     }
 }

@@ -2,14 +2,18 @@
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, LazyLock, Mutex, atomic::Ordering::SeqCst},
+    time::{Duration, Instant},
 };
 
-use axum::http::StatusCode;
+use axum::{
+    body::Body,
+    http::{HeaderName, Request, StatusCode},
+};
 use inbox::{Filter, Headers, Inbox, Key, MessageId, Record, State};
 use inbox_dashboard::dashboard;
 
-use crate::support::*;
+use crate::{hooked::Hooked, support::*};
 
 async fn record(store: &dyn Inbox, name: &str, id: &str) -> Record {
     let key = Key::new(handler(name), MessageId::new(id).unwrap());
@@ -92,6 +96,69 @@ async fn what_cannot_be_changed_is_told() {
     );
     let page = page(&router, "/message?handler=bill&id=held-1").await;
     page.has(&["A worker holds it"]);
+}
+
+/// Others may have replayed what an operator still sees as dead, and a worker has finished it.
+#[tokio::test]
+async fn what_others_have_replayed_meanwhile_does_not_happen_again() {
+    let store = memory().await;
+    receive(&*store, &[message("mail", "1", "x")]).await;
+    end_all(&*store, "mail", dead("no")).await;
+    let hooked = Hooked::new(store.clone());
+    let router = dashboard(hooked.clone()).into_router();
+    hooked.hooks.is_overtaken.store(true, SeqCst);
+    let answer = submit(&router, "/replay", &[("key", "mail/1")]).await;
+    let change = page(&router, &format!("/{}", location(&answer))).await;
+    change.has(&["0 messages replayed", "1 refused", "happen a second time"]);
+    let left = record(&*store, "mail", "1").await;
+    assert_eq!((left.state, left.replays), (State::Processed, 1));
+}
+
+#[tokio::test]
+async fn many_that_are_named_are_replayed_in_few_steps() {
+    let store = memory().await;
+    let ids: Vec<String> = (0..600).map(|n| format!("m{n}")).collect();
+    let sent = ids.iter().map(|id| message("many", id, "x"));
+    receive(&*store, &sent.collect::<Vec<_>>()).await;
+    end_all(&*store, "many", dead("no")).await;
+    let discarded = Key::new(handler("many"), MessageId::new("m7").unwrap());
+    let done = store.discard(&discarded).await.unwrap();
+    assert_eq!(done, inbox::Intervention::Done);
+    let hooked = Hooked::new(store.clone());
+    let router = dashboard(hooked.clone()).into_router();
+    let mut keys: Vec<_> = ids.iter().map(|id| ("many", id.as_str())).collect();
+    keys.extend([("many", "nowhere"), ("other", "m1")]);
+    let keys: Vec<_> = keys
+        .into_iter()
+        .map(|(handler, id)| serde_json::json!({"handler": handler, "id": id}))
+        .collect();
+    let body = serde_json::json!({"keys": keys, "wait_seconds": 60});
+    let change = post_json(&router, "/api/replay", body).await.json();
+    assert_eq!(change["changed"], 600, "{change}");
+    assert_eq!(change["refused"], 2, "{change}");
+    assert_eq!(count(store.as_ref(), State::Pending).await, 600);
+    // Those of each state of 500 together.
+    assert_eq!(hooked.hooks.slices.lock().unwrap().len(), 3);
+}
+
+/// Each step goes on where the one before has ended.
+#[tokio::test]
+async fn a_group_is_replayed_in_one_pass() {
+    let store = memory().await;
+    let sent = (0..1200).map(|n| message("many", &format!("m{n}"), "x"));
+    receive(&*store, &sent.collect::<Vec<_>>()).await;
+    end_all(&*store, "many", dead("plain")).await;
+    let hooked = Hooked::new(store.clone());
+    let router = dashboard(hooked.clone()).into_router();
+    let body = serde_json::json!({
+        "filter": {"handler": "many", "error_shape": "plain"},
+        "wait_seconds": 60,
+    });
+    let change = post_json(&router, "/api/replay", body).await.json();
+    assert_eq!(change["changed"], 1200, "{change}");
+    let slices = hooked.hooks.slices.lock().unwrap().clone();
+    let began: Vec<bool> = slices.iter().map(|slice| slice.after.is_some()).collect();
+    assert_eq!(began, [false, true, true]);
 }
 
 #[tokio::test]
@@ -331,8 +398,7 @@ impl io::Write for Log {
     }
 }
 
-#[tokio::test]
-async fn the_audit_log_says_who_did_what_and_no_payload() {
+static LOG: LazyLock<Log> = LazyLock::new(|| {
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
@@ -341,30 +407,55 @@ async fn the_audit_log_says_who_did_what_and_no_payload() {
         .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::set_global_default(subscriber).unwrap();
+    log
+});
+
+fn logged() -> String {
+    String::from_utf8(LOG.0.lock().unwrap().clone()).unwrap()
+}
+
+/// The lines of the audit log of this operator, as soon as there are so many.
+async fn audit(operator: &str, number: usize) -> Vec<String> {
+    let since = Instant::now();
+    loop {
+        let lines: Vec<String> = logged()
+            .lines()
+            .filter(|line| line.contains("inbox::audit") && line.contains(operator))
+            .map(str::to_owned)
+            .collect();
+        if lines.len() >= number {
+            return lines;
+        }
+        assert!(since.elapsed() < Duration::from_secs(60), "{lines:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+fn by_operator(name: &str, path: &str, body: impl Into<Body>) -> Request<Body> {
+    let request = Request::post(path)
+        .header("x-operator", name)
+        .header("content-type", "application/json");
+    request.body(body.into()).unwrap()
+}
+
+#[tokio::test]
+async fn the_audit_log_says_who_did_what_and_no_payload() {
+    LazyLock::force(&LOG);
     let store = memory().await;
     filled(store.as_ref()).await;
-    let operator = axum::http::HeaderName::from_static("x-operator");
+    let operator = HeaderName::from_static("x-operator");
     let router = dashboard(store).operator_header(operator).into_router();
-    let request = axum::extract::Request::post("/api/edit")
-        .header("x-operator", "ada-of-the-log")
-        .header("content-type", "application/json")
-        .body(
-            r#"{"handler":"mail","id":"dead-1","payload":"SECRET","headers":{"a":"SECRET"}}"#
-                .into(),
-        );
-    let answer = send(&router, request.unwrap()).await;
+    let body = r#"{"handler":"mail","id":"dead-1","payload":"SECRET","headers":{"a":"SECRET"}}"#;
+    let request = by_operator("ada-of-the-log", "/api/edit", body);
+    let answer = send(&router, request).await;
     assert_eq!(answer.status, StatusCode::OK, "{}", answer.text());
-    let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let audit: Vec<_> = text
-        .lines()
-        .filter(|line| line.contains("inbox::audit") && line.contains("ada-of-the-log"))
-        .collect();
-    assert_eq!(audit.len(), 2, "{text}");
+    let audit = audit("ada-of-the-log", 2).await;
+    assert_eq!(audit.len(), 2, "{audit:?}");
     assert!(
         audit[0].contains("begun") && audit[1].contains("ended"),
-        "{text}"
+        "{audit:?}"
     );
-    assert!(audit[1].contains("changed=1"), "{text}");
+    assert!(audit[1].contains("changed=1"), "{audit:?}");
     for line in audit {
         for part in [
             "operator=ada-of-the-log",
@@ -374,5 +465,46 @@ async fn the_audit_log_says_who_did_what_and_no_payload() {
             assert!(line.contains(part), "{line}");
         }
     }
-    assert!(!text.contains("SECRET"), "{text}");
+    assert!(!logged().contains("SECRET"));
+}
+
+#[tokio::test]
+async fn the_audit_log_names_each_message() {
+    LazyLock::force(&LOG);
+    let store = memory().await;
+    let operator = HeaderName::from_static("x-operator");
+    let router = dashboard(store).operator_header(operator).into_router();
+    let keys = (0..120).map(|n| serde_json::json!({"handler": "many", "id": format!("m{n}")}));
+    let body = serde_json::json!({"keys": keys.collect::<Vec<_>>()}).to_string();
+    let request = by_operator("lin-of-the-keys", "/api/discard", body);
+    let answer = send(&router, request).await;
+    assert_eq!(answer.json()["refused"], 120);
+    let audit = audit("lin-of-the-keys", 5).await;
+    assert!(audit[0].contains("begun") && audit[0].contains("messages=120 messages"));
+    for n in 0..120 {
+        let key = format!("\"many/m{n}\"");
+        assert!(audit.iter().any(|line| line.contains(&key)), "{key}");
+    }
+    assert!(audit.iter().all(|line| line.len() < 2_000), "{audit:?}");
+}
+
+#[tokio::test]
+async fn a_pause_is_told_when_it_begins_and_goes_on_without_its_request() {
+    LazyLock::force(&LOG);
+    let hooked = Hooked::new(memory().await);
+    let operator = HeaderName::from_static("x-operator");
+    let router = dashboard(hooked.clone())
+        .operator_header(operator)
+        .into_router();
+    let request = by_operator("eve-of-the-pause", "/api/pause", r#"{"handler":"mail"}"#);
+    let asked = tokio::spawn(async move { send(&router, request).await });
+    let begun = audit("eve-of-the-pause", 1).await;
+    assert!(begun[0].contains("begun") && begun[0].contains("handler=mail"));
+    asked.abort();
+    assert!(asked.await.unwrap_err().is_cancelled());
+    assert!(hooked.store.paused().await.unwrap().is_empty());
+    hooked.hooks.pauses.add_permits(1);
+    let told = audit("eve-of-the-pause", 2).await;
+    assert!(told[1].contains("ended"), "{told:?}");
+    assert_eq!(hooked.store.paused().await.unwrap(), [handler("mail")]);
 }

@@ -8,6 +8,7 @@
 
 mod api;
 mod changes;
+mod hooked;
 mod hostile;
 mod mounting;
 mod pages;

@@ -1,12 +1,12 @@
 //! What the pages show.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{collections::BTreeSet, sync::atomic::Ordering::SeqCst, time::Duration};
 
 use axum::http::StatusCode;
 use inbox::{Due, OrderingKey, Outcome};
 use inbox_dashboard::dashboard;
 
-use crate::support::*;
+use crate::{hooked::Hooked, support::*};
 
 #[tokio::test]
 async fn each_page_shows_what_there_is_on_each_store() {
@@ -292,6 +292,22 @@ async fn the_place_in_an_ordering_key_is_told() {
             .await
             .has(&[told]);
     }
+}
+
+#[tokio::test]
+async fn a_message_is_shown_although_its_place_is_not_found() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let hooked = Hooked::new(store);
+    let router = dashboard(hooked.clone()).into_router();
+    hooked.hooks.lists_fail.store(true, SeqCst);
+    page(&router, "/message?handler=mail&id=behind-1")
+        .await
+        .has(&["customer-7", "its place could not be found"]);
+    // Of one that is final it is not looked for.
+    page(&router, "/message?handler=mail&id=dead-1")
+        .await
+        .lacks(&["its place"]);
 }
 
 #[tokio::test]
