@@ -22,6 +22,8 @@
 //!   a buffer of the system or of the network when the caller closes the connection cannot be known. If
 //!   it does not arrive, the lease runs out and the attempt counts, as that of a worker that was
 //!   killed. Over HTTP/2 a request that is cancelled alone is noticed when the server reads that.
+//! - A lease that may have run out by the time at which the store has answered is renewed before its message is
+//!   handed out. What another worker has taken by then is not: a claim leaves it out, and `begin` answers `busy`.
 //! - A message whose attempts are used up is dead rather than handed out again, so that one that kills
 //!   its workers comes to an end. Whether it then holds up the later messages of its ordering key is the
 //!   API's [setting](ApiBuilder::after_dead).

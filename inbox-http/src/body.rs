@@ -202,12 +202,13 @@ where
             .map(Bytes::len)
             .sum();
         let ready = ready as u64;
-        let Some(rest) = self.rest.as_ref().map(Body::size_hint) else {
-            return SizeHint::with_exact(ready);
-        };
+        let rest = self.rest.as_ref().map(Body::size_hint);
+        let rest = rest.unwrap_or_else(|| SizeHint::with_exact(0));
         let mut hint = SizeHint::new();
         hint.set_lower(rest.lower().saturating_add(ready));
-        if let Some(upper) = rest.upper() {
+        // Of a body whose length is known, HTTP/1 sends no trailers.
+        let has_trailers = self.ready.iter().any(Frame::is_trailers);
+        if let Some(upper) = rest.upper().filter(|_| !has_trailers) {
             hint.set_upper(upper.saturating_add(ready));
         }
         hint

@@ -42,8 +42,8 @@
 //! # What is kept
 //! Responses of any status but 5xx, 408, 425 and 429, which say *try again*: after those the next copy runs.
 //! A 400, 401 or 404 is kept like a 201; [`keep_status`](IdempotencyLayer::keep_status) says otherwise.
-//! Of the headers all but those of the connection, `Date`, `Set-Cookie` and `Content-Length` (which follows from the body). A body
-//! is read whole before the client gets it. One that is longer than
+//! Of the headers all but those of the connection, with all that `Connection` names, `Date`, `Set-Cookie` and
+//! `Content-Length` (which follows from the body). A body is read whole before the client gets it. One that is longer than
 //! [`response_limit`](IdempotencyLayer::response_limit), takes longer than 30 seconds, or is
 //! `text/event-stream`, goes on to the client as it comes; it is recorded that the request is done, and copies
 //! get 410. Trailers are not kept. Bodies of requests are read whole before the service is called.

@@ -15,7 +15,7 @@
 //! | of another content type | 415 `wrong-content-type` |
 //! | compressed, by `Content-Encoding` | 415 `encoded` |
 //! | over the limit, too slow, or cut off | 413 `too-large`, 408 `too-slow`, 400 `broken` |
-//! | without a signature, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time`; before the body is read, where the headers show it |
+//! | without a signature, with more than 32, with a wrong one, with a time out of tolerance | 401 `signature-missing`, `wrong-signature`, `out-of-time`; before the body is read, where the headers show it |
 //! | signed, and no event, or refused by the store | 422 `not-an-event`, `refused` |
 //! | while the [gate](WebhookReceiver::backlog_gate) is shut, too many [bodies](crate::BodyBudget) are in memory, or the store is away | 503 `backlog-full`, `no-room`, `store-unavailable`, with `Retry-After` |
 //!

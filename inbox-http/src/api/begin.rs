@@ -9,6 +9,7 @@ use axum::{
 };
 use inbox::{Begun, LeaseTerms, Message, Result, Settled, Store as _, WorkerName};
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use super::{
     Shared,
@@ -90,20 +91,28 @@ pub(super) async fn begin(
 }
 
 async fn ask(shared: Arc<Shared>, message: Message, terms: LeaseTerms) -> Result<Answer> {
+    let asked = Instant::now();
     let begun = shared.store.begin(&message, &terms).await?;
     let Begun::Run(leased) = begun else {
         return Ok(Answer::No(begun));
     };
+    // Where another worker has it by now.
+    let busy = Begun::Busy {
+        until: leased.lease.until,
+    };
     let Some((reason, after)) = shared.reason_to_bury(&leased, terms.length()) else {
-        return Ok(Answer::Run(shared.hold(vec![*leased])));
+        let mut held = shared.hold(vec![*leased]);
+        held.confirm(asked, terms.length()).await?;
+        return Ok(if held.is_empty() {
+            Answer::No(busy)
+        } else {
+            Answer::Run(held)
+        });
     };
     Ok(Answer::No(
         match shared.bury(&leased, reason.clone(), after).await? {
             Settled::Done => Begun::Dead { reason },
-            // Another worker has it by now.
-            Settled::LeaseLost | Settled::Refused(_) => Begun::Busy {
-                until: leased.lease.until,
-            },
+            Settled::LeaseLost | Settled::Refused(_) => busy,
         },
     ))
 }

@@ -7,7 +7,8 @@ use axum::{
     response::Response,
 };
 use inbox::{
-    ClaimRequest, Claims, HandlerName, Leased, Result, Settled, Store as _, WorkerName, pace::next,
+    ClaimRequest, Claims, HandlerName, Leased, Outcome, Result, Settled, Settlement, Store as _,
+    WorkerName, pace::next,
 };
 use serde::{Deserialize, Serialize};
 use tokio::time::{Instant, sleep, sleep_until};
@@ -139,6 +140,7 @@ async fn take(shared: &Arc<Shared>, request: &ClaimRequest) -> Result<Held, Prob
 
 /// No more at a time than will fit into the answer, as far as that can be known.
 async fn take_in_steps(shared: Arc<Shared>, request: ClaimRequest) -> Result<Held> {
+    let (asked, length) = (Instant::now(), request.terms.length());
     let (mut held, mut room, mut largest) = (shared.hold(Vec::new()), MAX_BYTES, 0);
     let mut step = shared.pace.first(request.limit, room);
     while step > 0 {
@@ -156,7 +158,15 @@ async fn take_in_steps(shared: Arc<Shared>, request: ClaimRequest) -> Result<Hel
         };
         let is_last = claims.leased.len() + claims.corrupt.len() < step as usize;
         largest = claims.leased.iter().map(size).fold(largest, usize::max);
-        let mut leased = sift(&shared, claims, request.terms.length()).await;
+        let (mut leased, dead) = sift(&shared, claims, length);
+        if !dead.is_empty() {
+            let burying = shared.under_way.spawn(bury(Arc::clone(&shared), dead));
+            // It may take longer than a lease. Where none runs out meanwhile, the next claim is to find what the
+            // dead ones have held up.
+            if held.is_empty() && leased.is_empty() {
+                let _ = burying.await;
+            }
+        }
         // What is too much for one answer is handed back as if it had not been claimed.
         let beyond = leased.split_off(fitting(&leased, room, held.is_empty()));
         let is_full = !beyond.is_empty();
@@ -172,11 +182,12 @@ async fn take_in_steps(shared: Arc<Shared>, request: ClaimRequest) -> Result<Hel
     if largest > 0 {
         shared.pace.saw(largest);
     }
+    held.confirm(asked, length).await?;
     Ok(held)
 }
 
-/// What may be handed out of a claim. Others are dead.
-async fn sift(shared: &Shared, claims: Claims, lease: Duration) -> Vec<Leased> {
+/// What may be handed out of a claim, and the ends of all others.
+fn sift(shared: &Shared, claims: Claims, lease: Duration) -> (Vec<Leased>, Vec<Settlement>) {
     for row in &claims.corrupt {
         tracing::error!(
             place = row.place,
@@ -184,21 +195,33 @@ async fn sift(shared: &Shared, claims: Claims, lease: Duration) -> Vec<Leased> {
             "corrupt row set aside"
         );
     }
-    let mut good = Vec::new();
+    let (mut good, mut dead) = (Vec::new(), Vec::new());
     for leased in claims.leased {
-        let Some((reason, after)) = shared.reason_to_bury(&leased, lease) else {
-            good.push(leased);
-            continue;
-        };
-        let key = &leased.lease.key;
-        match shared.bury(&leased, reason.clone(), after).await {
-            Ok(Settled::Done) => tracing::warn!(%key, reason, "message is dead"),
-            Ok(_) => {}
-            // Its lease runs out, and the next claim tries again.
-            Err(error) => tracing::warn!(%key, reason, %error, "dead message not settled"),
+        match shared.reason_to_bury(&leased, lease) {
+            None => good.push(leased),
+            Some((reason, after)) => dead.push(Settlement {
+                lease: leased.lease,
+                outcome: Outcome::Dead { reason, after },
+            }),
         }
     }
-    good
+    (good, dead)
+}
+
+async fn bury(shared: Arc<Shared>, dead: Vec<Settlement>) {
+    let settled = match shared.settle_patiently(&dead).await {
+        Ok(settled) => settled,
+        Err(error) => {
+            // Their leases run out, and the next claim tries again.
+            tracing::warn!(%error, messages = dead.len(), "dead messages not settled");
+            return;
+        }
+    };
+    for (settlement, settled) in dead.iter().zip(settled) {
+        if let (Outcome::Dead { reason, .. }, Settled::Done) = (&settlement.outcome, settled) {
+            tracing::warn!(key = %settlement.lease.key, reason, "message is dead");
+        }
+    }
 }
 
 fn size(leased: &Leased) -> usize {

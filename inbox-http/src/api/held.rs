@@ -15,11 +15,11 @@ use axum::{
 use backon::{ExponentialBuilder, Retryable as _};
 use http_body::{Frame, SizeHint};
 use inbox::{
-    AfterDead, Error, Leased, Outcome, Result, Settled, Settlement, Store as _, StoreExt as _,
-    expiry_reason,
+    AfterDead, Error, Extended, Lease, Leased, Outcome, Result, Settled, Settlement, Store as _,
+    StoreExt as _, expiry_reason,
 };
 use serde::Serialize;
-use tokio::{runtime::Handle, sync::oneshot};
+use tokio::{runtime::Handle, sync::oneshot, time::Instant};
 
 use super::{
     Shared,
@@ -45,6 +45,26 @@ impl Held {
 
     pub(super) fn add(&mut self, leased: Vec<Leased>) {
         self.leased.extend(leased);
+    }
+
+    /// Renews the leases if they may have run out: as much time as they are long has passed since before they were
+    /// asked for. What other workers have taken meanwhile, and are done with perhaps, is no longer held then.
+    pub(super) async fn confirm(&mut self, asked: Instant, length: Duration) -> Result<()> {
+        if self.leased.is_empty() || asked.elapsed() < length {
+            return Ok(());
+        }
+        let leases = self.leased.iter().map(|leased| leased.lease.clone());
+        let leases: Vec<Lease> = leases.collect();
+        let extended = self.shared.store.extend(&leases, length).await?;
+        let mut extended = extended.into_iter();
+        self.leased.retain_mut(|leased| match extended.next() {
+            Some(Extended::Until(until)) => {
+                leased.lease.until = until;
+                true
+            }
+            Some(Extended::LeaseLost) | None => false,
+        });
+        Ok(())
     }
 
     /// An answer with these bytes, which holds on to the leases until all of them are with the
@@ -176,14 +196,21 @@ impl Shared {
             outcome: Outcome::Release,
         };
         let settlements: Vec<_> = leased.iter().map(release).collect();
-        let released = (|| self.store.settle(&settlements))
-            .retry(ExponentialBuilder::default())
-            .when(Error::is_retryable)
-            .await;
-        if let Err(error) = released {
+        if let Err(error) = self.settle_patiently(&settlements).await {
             let messages = leased.len();
             tracing::warn!(%error, messages, "claimed for a caller that has gone, and not handed back");
         }
+    }
+
+    /// Settles, and tries again for some seconds if the store cannot.
+    pub(super) async fn settle_patiently(
+        &self,
+        settlements: &[Settlement],
+    ) -> Result<Vec<Settled>> {
+        (|| self.store.settle(settlements))
+            .retry(ExponentialBuilder::default())
+            .when(Error::is_retryable)
+            .await
     }
 }
 

@@ -11,10 +11,12 @@ const FINGERPRINT: HeaderName = HeaderName::from_static("inbox-fingerprint");
 const NOT_KEPT: HeaderName = HeaderName::from_static("inbox-not-kept");
 
 /// What is said of one connection, or follows from the body.
-const OF_CONNECTION: [HeaderName; 9] = [
+const OF_CONNECTION: [HeaderName; 11] = [
     header::CONNECTION,
     header::CONTENT_LENGTH,
+    HeaderName::from_static("keep-alive"),
     header::PROXY_AUTHENTICATE,
+    HeaderName::from_static("proxy-connection"),
     header::TE,
     header::TRAILER,
     header::TRANSFER_ENCODING,
@@ -43,8 +45,10 @@ impl Kept {
         body: Bytes,
     ) -> Self {
         let mut kept = HeaderMap::with_capacity(headers.len());
+        let named = named_by_connection(headers);
         for (name, value) in headers {
-            if !OF_CONNECTION.contains(name) && (settings.keep_header)(name) {
+            let is_of_connection = OF_CONNECTION.contains(name) || named.contains(name);
+            if !is_of_connection && (settings.keep_header)(name) {
                 kept.append(name, value.clone());
             }
         }
@@ -114,6 +118,14 @@ impl Kept {
     }
 }
 
+/// The headers that `Connection` says are of the connection, too.
+fn named_by_connection(headers: &HeaderMap) -> Vec<HeaderName> {
+    let values = headers.get_all(header::CONNECTION).iter();
+    let names = values.flat_map(|value| value.as_bytes().split(|byte| *byte == b','));
+    let names = names.filter_map(|name| HeaderName::from_bytes(name.trim_ascii()).ok());
+    names.collect()
+}
+
 fn put(text: &mut BytesMut, name: &HeaderName, value: &[u8]) {
     text.put_slice(name.as_str().as_bytes());
     text.put_slice(b": ");
@@ -175,6 +187,12 @@ mod tests {
             header::ETAG,
         ] {
             headers.insert(name, HeaderValue::from_static("1"));
+        }
+        for name in ["keep-alive", "proxy-connection", "x-hop", "x-last"] {
+            headers.insert(name, HeaderValue::from_static("1"));
+        }
+        for named in ["keep-alive, X-Hop", ",x-last ,a b,"] {
+            headers.append(header::CONNECTION, HeaderValue::from_static(named));
         }
         let kept = Kept::of(&settings(), "f", StatusCode::OK, &headers, Bytes::new());
         let back = Kept::decode(&kept.encode()).unwrap();

@@ -69,7 +69,8 @@ impl Endpoint {
     }
 
     /// Keeps events in order that have the same value of this member of the body, by name or by JSON
-    /// pointer; of a form a parameter, of CloudEvents an attribute. An event without it is not held up by others.
+    /// pointer; of a form a parameter, of CloudEvents an attribute. An event without it, or
+    /// with an empty text there, is not held up by others.
     #[must_use]
     pub fn ordering_field(mut self, field: impl Into<String>) -> Self {
         self.ordering_field = Some(field.into());

@@ -69,7 +69,7 @@ pub(super) enum Events {
 
 /// Reads the events for one handler. Errors say what is wrong and repeat nothing of the request.
 pub(super) fn read(delivery: Delivery<'_>, rules: &Rules<'_>) -> Result<Events, String> {
-    let content_type = delivery.header(&header::CONTENT_TYPE);
+    let content_type = text_of(delivery, &header::CONTENT_TYPE);
     let (id, kind) = match rules.reading {
         Reading::Places { id, kind } => (id, kind),
         Reading::CloudEvents => return cloud_events(delivery, content_type, rules),
@@ -110,6 +110,7 @@ fn cloud_events(
             "source" => Some(event.source()),
             name => event.attribute(name),
         });
+        let key = key.filter(|key| !key.is_empty());
         let key = key.map(OrderingKey::new).transpose().map_err(text)?;
         let id = rules.id(&event.unique_id())?;
         let message = event
@@ -170,9 +171,9 @@ impl<'a> Content<'a> {
     ) -> Result<String, String> {
         for place in places {
             let found = match place {
-                Place::Header(name) => delivery.header(name).map(Into::into),
+                Place::Header(name) => text_of(delivery, name).map(Into::into),
                 Place::Headers([one, other]) => {
-                    let values = delivery.header(one).zip(delivery.header(other));
+                    let values = text_of(delivery, one).zip(text_of(delivery, other));
                     values.map(|(one, other)| format!("{one}/{other}"))
                 }
                 Place::Field(field) => self.field(field)?,
@@ -189,21 +190,28 @@ impl<'a> Content<'a> {
         }
     }
 
-    pub(super) fn field(&self, field: &str) -> Result<Option<String>, String> {
-        match self {
-            Self::Json(None) => Ok(None),
-            Self::Json(Some(document)) => document.text(field).map_err(text),
+    /// The text of a member or a parameter. An empty one says as little as none.
+    fn field(&self, field: &str) -> Result<Option<String>, String> {
+        let found = match self {
+            Self::Json(None) => None,
+            Self::Json(Some(document)) => document.text(field).map_err(text)?,
             Self::Form(body) => {
                 let field = name_of(field);
                 let mut values = form_urlencoded::parse(body).filter(|(name, _)| name == field);
                 let value = values.next().map(|(_, value)| value.into_owned());
-                match values.next() {
-                    Some(_) => Err(format!("has parameter {field} twice")),
-                    None => Ok(value),
+                if values.next().is_some() {
+                    return Err(format!("has parameter {field} twice"));
                 }
+                value
             }
-        }
+        };
+        Ok(found.filter(|found| !found.is_empty()))
     }
+}
+
+/// The text of a header. An empty one says as little as none.
+fn text_of<'a>(delivery: Delivery<'a>, name: &HeaderName) -> Option<&'a str> {
+    delivery.header(name).filter(|text| !text.is_empty())
 }
 
 /// The text to send back where a provider checks a new URL: the body's member `challenge`, if its type is that.

@@ -20,7 +20,8 @@ use super::{
 
 /// Who sends webhooks: how they are signed, and where an event's id and kind are.
 ///
-/// Each constructor takes the secrets that count at present, of which one has to fit.
+/// Each constructor takes the secrets that count at present, of which one has to fit. An id or a kind that is an empty
+/// text is not there: the next place that it may be in counts, and an event without one is refused.
 #[derive(Clone)]
 pub struct Provider {
     name: &'static str,
@@ -149,7 +150,8 @@ impl Provider {
 
     /// Twilio: `X-Twilio-Signature`, over forms and JSON. `origin` is what comes before the path in the URL that
     /// Twilio calls, such as `https://hooks.example.com`. The id is that of Twilio's retries, or else a digest of
-    /// the body; the kind is an event's type, a message's or call's status, or `twilio`.
+    /// the body; the kind is an event's type, a message's or call's status, or `twilio`. A form
+    /// of more than 1,000 parameters is refused, as one without a signature.
     ///
     /// # Errors
     /// As [`github`](Self::github), and when `origin` is not an http or https URL.

@@ -12,8 +12,13 @@ use http::HeaderName;
 use inbox::Invalid;
 use sha1::Sha1;
 use sha2::{Sha256, Sha512};
+use subtle::ConstantTimeEq as _;
 
 use super::verify::{Delivery, Secrets, TOLERANCE, Verify, VerifyError, check_time};
+
+/// The most signatures of one request. Providers send one for each secret that counts at the time, which are two or
+/// three.
+const MAX_SIGNATURES: usize = 32;
 
 /// How a provider signs by HMAC: which hash, over what, and where the signature is.
 ///
@@ -143,6 +148,7 @@ impl Signature {
     }
 
     /// The header is a list of the time and of signatures, with these names, as `t=1492774577,v1=5257a8…`.
+    /// One with more than 32 signatures is refused as [`VerifyError::Missing`].
     #[must_use]
     pub fn listed(mut self, time: &'static str, signature: &'static str) -> Self {
         self.time = Time::Listed(time, signature);
@@ -207,14 +213,17 @@ impl Signature {
         };
         let plain = |signature: &'a str| signature.strip_prefix(self.prefix);
         let signatures: Vec<&str> = signatures.into_iter().filter_map(plain).collect();
-        (!signatures.is_empty()).then_some((time, signatures))
+        let is_signed = (1..=MAX_SIGNATURES).contains(&signatures.len());
+        is_signed.then_some((time, signatures))
     }
 
+    /// The bytes of a signature, if they are as many as the hash has.
     fn decode(&self, signature: &str) -> Option<Vec<u8>> {
-        match self.encoding {
+        let decoded = match self.encoding {
             Encoding::Hex => hex::decode(signature).ok(),
             Encoding::Base64 => BASE64.decode(signature).ok(),
-        }
+        };
+        decoded.filter(|bytes| bytes.len() == self.hash.length())
     }
 
     fn check_time(&self, time: &str, now: SystemTime) -> Result<(), VerifyError> {
@@ -224,35 +233,28 @@ impl Signature {
         }
     }
 
-    fn fits(&self, secret: &[u8], text: &[&[u8]], signature: &[u8]) -> bool {
+    fn mac(&self, secret: &[u8], text: &[&[u8]]) -> Option<Vec<u8>> {
         match self.hash {
-            Hash::Sha1 => fits::<Hmac<Sha1>>(secret, text, signature),
-            Hash::Sha256 => fits::<Hmac<Sha256>>(secret, text, signature),
-            Hash::Sha512 => fits::<Hmac<Sha512>>(secret, text, signature),
+            Hash::Sha1 => mac::<Hmac<Sha1>>(secret, text),
+            Hash::Sha256 => mac::<Hmac<Sha256>>(secret, text),
+            Hash::Sha512 => mac::<Hmac<Sha512>>(secret, text),
         }
     }
 }
 
-/// Compares in constant time.
-fn fits<M: Mac + KeyInit>(secret: &[u8], text: &[&[u8]], signature: &[u8]) -> bool {
-    // HMAC takes keys of any length.
-    let Ok(mut mac) = <M as KeyInit>::new_from_slice(secret) else {
-        return false;
-    };
+/// Never `None`: HMAC takes keys of any length.
+fn mac<M: Mac + KeyInit>(secret: &[u8], text: &[&[u8]]) -> Option<Vec<u8>> {
+    let mut mac = <M as KeyInit>::new_from_slice(secret).ok()?;
     for part in text {
         mac.update(part);
     }
-    mac.verify_slice(signature).is_ok()
+    Some(mac.finalize().into_bytes().to_vec())
 }
 
 impl Verify for Signature {
     fn verify_head(&self, head: Delivery<'_>, now: SystemTime) -> Result<(), VerifyError> {
         let (time, signatures) = self.read(head).ok_or(VerifyError::Missing)?;
-        let has_length = |text: &&str| {
-            let decoded = self.decode(text);
-            decoded.is_some_and(|bytes| bytes.len() == self.hash.length())
-        };
-        if !signatures.iter().any(has_length) {
+        if !signatures.iter().any(|text| self.decode(text).is_some()) {
             return Err(VerifyError::Wrong);
         }
         self.check_time(time, now)
@@ -278,12 +280,11 @@ impl Verify for Signature {
         let decoded = signatures.into_iter().filter_map(|text| self.decode(text));
         let decoded: Vec<Vec<u8>> = decoded.collect();
         let secrets = self.secrets.as_ref().ok_or(VerifyError::Wrong)?;
-        let fits = |secret| {
-            decoded
-                .iter()
-                .any(|decoded| self.fits(secret, &text, decoded))
-        };
-        if !secrets.iter().any(fits) {
+        let is_one_of_them =
+            |mac: Vec<u8>| decoded.iter().any(|one| mac.as_slice().ct_eq(one).into());
+        // Anybody can send many signatures: the whole body is hashed once for each secret, not for each of those.
+        let fits = |secret: &[u8]| self.mac(secret, &text).is_some_and(is_one_of_them);
+        if decoded.is_empty() || !secrets.iter().any(fits) {
             return Err(VerifyError::Wrong);
         }
         self.check_time(time, now)

@@ -4,7 +4,9 @@ use std::time::{Duration, SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
+use hmac::{Hmac, KeyInit, Mac as _};
 use http::{HeaderMap, HeaderName, HeaderValue, Uri};
+use sha1::Sha1;
 
 use super::{Delivery, Provider, Signature, VerifyError};
 
@@ -26,15 +28,23 @@ fn sent(uri: &'static str, headers: &[(&'static str, &str)], body: &'static str)
     }
 }
 
+impl Sent {
+    fn delivery(&self) -> Delivery<'_> {
+        Delivery {
+            uri: &self.uri,
+            headers: &self.headers,
+            body: &self.body,
+        }
+    }
+}
+
+fn at(seconds: u64) -> SystemTime {
+    SystemTime::UNIX_EPOCH + Duration::from_secs(seconds)
+}
+
 /// Checked at this time, in seconds since 1970.
 fn check(provider: &Provider, sent: &Sent, seconds: u64) -> Result<(), VerifyError> {
-    let delivery = Delivery {
-        uri: &sent.uri,
-        headers: &sent.headers,
-        body: &sent.body,
-    };
-    let now = SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
-    provider.verify(delivery, now)
+    provider.verify(sent.delivery(), at(seconds))
 }
 
 /// The vector passes with its secret alone and among others; with another body, another secret or no
@@ -147,6 +157,29 @@ fn twilio() {
     judge(new, "12345", "x-twilio-signature", &json, 0);
 }
 
+/// In memory, short ones are many times as large as the form, and anybody can send it.
+#[test]
+fn a_form_of_twilio_has_not_many_parameters() {
+    let provider = Provider::twilio(["12345"], "https://mycompany.com").unwrap();
+    let form = |parameters: usize| {
+        let names = (0..parameters).map(|number| format!("{number:06}"));
+        let names: Vec<String> = names.collect();
+        let mac = <Hmac<Sha1> as KeyInit>::new_from_slice(b"12345").unwrap();
+        let mac = mac.chain_update(format!("https://mycompany.com/{}", names.concat()));
+        let signature = BASE64.encode(mac.finalize().into_bytes());
+        let headers = [
+            ("content-type", "application/x-www-form-urlencoded"),
+            ("x-twilio-signature", &*signature),
+        ];
+        let mut sent = sent("/", &headers, "");
+        sent.body = names.join("&").into();
+        sent
+    };
+    assert_eq!(check(&provider, &form(1_000), 0), Ok(()));
+    let many = check(&provider, &form(1_001), 0);
+    assert_eq!(many, Err(VerifyError::Missing));
+}
+
 /// Stripe's scheme, computed with `openssl dgst -sha256 -hmac`: its documentation has no secret. There are
 /// signatures of an older scheme in the header, and of another secret.
 #[test]
@@ -158,6 +191,28 @@ fn stripe() {
     judge(new, "whsec_test", "stripe-signature", &sent, 1_492_774_577);
     let late = check(&new(&["whsec_test"]), &sent, 1_492_774_577 + 301);
     assert_eq!(late, Err(VerifyError::OutOfTime));
+}
+
+/// A head has room for a hundred thousand, and anybody can send it: the body is not to be hashed for each.
+#[test]
+fn a_request_has_not_many_signatures() {
+    let provider = Provider::stripe(["whsec_test"]).unwrap();
+    let signature = "a2f9680b7feeb431729bd8d607c4d671f9b61b57aa013ce54224930c04962ece";
+    let body = r#"{"id":"evt_1","type":"charge.succeeded"}"#;
+    let with = |others: usize, body: &'static str| {
+        let others = "v1=,".repeat(others);
+        let header = format!("t=1492774577,{others}v1={signature}");
+        sent("/", &[("stripe-signature", &header)], body)
+    };
+    assert_eq!(check(&provider, &with(31, body), 1_492_774_577), Ok(()));
+    let mut large = with(100_000, "");
+    large.body = vec![b'x'; 2 * 1024 * 1024].into();
+    for many in [with(32, body), large] {
+        let head = provider.verify_head(many.delivery(), at(1_492_774_577));
+        assert_eq!(head, Err(VerifyError::Missing));
+        let whole = check(&provider, &many, 1_492_774_577);
+        assert_eq!(whole, Err(VerifyError::Missing));
+    }
 }
 
 /// Shopify's scheme, computed with `openssl dgst -sha256 -hmac … -binary | base64`.

@@ -32,6 +32,8 @@ struct Watched {
     limits: Mutex<Vec<u32>>,
     read: AtomicUsize,
     fails_at: usize,
+    /// How many leases it was told to settle at a time. While it is locked, settlements wait.
+    settled: tokio::sync::Mutex<Vec<usize>>,
 }
 
 #[async_trait]
@@ -60,6 +62,7 @@ impl Store for Watched {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.settled.lock().await.push(settlements.len());
         self.store.settle(settlements).await
     }
 
@@ -90,14 +93,18 @@ fn handler() -> HandlerName {
     HandlerName::new("h").unwrap()
 }
 
+fn message(number: usize, payload: Vec<u8>) -> Message {
+    let id = MessageId::new(number.to_string()).unwrap();
+    Message::new(handler(), id, Kind::new("k").unwrap(), payload)
+}
+
 impl Site {
     /// With messages of these sizes, which are numbered from 1.
     async fn with(sizes: impl IntoIterator<Item = usize>, fails_at: usize) -> Self {
         let store = inbox::connect("memory://").await.unwrap();
         store.create().await.unwrap();
         for (size, number) in sizes.into_iter().zip(1..) {
-            let id = MessageId::new(format!("{number}")).unwrap();
-            let message = Message::new(handler(), id, Kind::new("k").unwrap(), vec![0_u8; size]);
+            let message = message(number, vec![0; size]);
             let _ = store.receive_one(&message).await.unwrap();
         }
         let store = Arc::new(Watched {
@@ -105,6 +112,7 @@ impl Site {
             limits: Mutex::default(),
             read: AtomicUsize::default(),
             fails_at,
+            settled: tokio::sync::Mutex::default(),
         });
         let token = Token::new(TOKEN).unwrap();
         let api = Api::builder(store.clone()).token(token).build();
@@ -112,9 +120,17 @@ impl Site {
         Self { store, api, router }
     }
 
+    /// Adds a message that is dead rather than handed out.
+    async fn receive_expired(&self, number: usize) {
+        let message = message(number, Vec::new()).with_time_to_live(Duration::ZERO);
+        let received = self.store.receive_one(&message.unwrap()).await;
+        assert_eq!(received.unwrap(), Receipt::Accepted);
+    }
+
     /// How many messages a claim gets, if they come in their order after `first`.
     async fn claim(&self, first: usize, limit: u32) -> usize {
-        let body = format!(r#"{{"handlers":["h"],"limit":{limit}}}"#);
+        // Longer than answers of 16 MiB take on a busy machine.
+        let body = format!(r#"{{"handlers":["h"],"limit":{limit},"lease_seconds":3600}}"#);
         let request = Request::post("/v1/claim")
             .header(header::AUTHORIZATION, format!("Bearer {TOKEN}"))
             .header(header::CONTENT_TYPE, "application/json")
@@ -202,4 +218,31 @@ async fn a_step_that_fails_takes_nothing_from_those_before() {
     let site = Site::with([10; 60], 2).await;
     assert_eq!(site.claim(1, 100).await, 10);
     assert_eq!(site.claim(11, 100).await, 50);
+}
+
+/// However long their end takes.
+#[tokio::test]
+async fn dead_messages_hold_nothing_up_that_is_handed_out() {
+    let site = Site::with([10; 2], 0).await;
+    site.receive_expired(3).await;
+    site.receive_expired(4).await;
+    let waiting = site.store.settled.lock().await;
+    // The limit is for a test that fails.
+    let claiming = tokio::time::timeout(Duration::from_secs(60), site.claim(1, 10));
+    assert_eq!(claiming.await.unwrap(), 2);
+    drop(waiting);
+    site.api.finish().await;
+    for number in [3, 4] {
+        assert_eq!(site.state(number).await, (State::Dead, 1));
+    }
+    assert_eq!(*site.store.settled.lock().await, [2]);
+}
+
+/// So the next claim finds what they have held up.
+#[tokio::test]
+async fn where_all_messages_are_dead_the_answer_waits_for_their_end() {
+    let site = Site::with([], 0).await;
+    site.receive_expired(1).await;
+    assert_eq!(site.claim(1, 10).await, 0);
+    assert_eq!(site.state(1).await, (State::Dead, 1));
 }

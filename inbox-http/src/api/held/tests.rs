@@ -1,6 +1,9 @@
 //! Callers that go away while they are being served.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    sync::{Arc, Mutex},
+    time::{Duration, Instant},
+};
 
 use async_trait::async_trait;
 use axum::{
@@ -11,16 +14,17 @@ use axum::{
 };
 use inbox::{
     Begun, CancellationToken, Capabilities, ClaimRequest, Claims, Extended, HandlerName, Inbox,
-    Key, Kind, Lease, LeaseTerms, Message, MessageId, Receipt, Record, Result, Settled, Settlement,
-    State, Store, StoreExt as _, Subscription,
+    Key, Kind, Lease, LeaseTerms, Message, MessageId, Outcome, Receipt, Record, Result, Settled,
+    Settlement, State, Store, StoreExt as _, Subscription, WorkerName,
 };
+use serde_json::{Value, json};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::Notify,
 };
 use tower::ServiceExt as _;
 
-use crate::api::{Api, Connection, Token};
+use crate::api::{Api, Connection, Token, wire};
 
 const TOKEN: &str = "a-token-of-16-characters";
 
@@ -29,6 +33,8 @@ struct Slow {
     store: Arc<dyn Inbox>,
     has_done: Notify,
     may_answer: Notify,
+    /// What it has answered to extensions.
+    extended: Mutex<Vec<Extended>>,
 }
 
 impl Slow {
@@ -60,7 +66,9 @@ impl Store for Slow {
     }
 
     async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        self.store.extend(leases, length).await
+        let extended = self.store.extend(leases, length).await?;
+        self.extended.lock().unwrap().extend(extended.clone());
+        Ok(extended)
     }
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
@@ -105,6 +113,7 @@ impl Scene {
             store: Arc::clone(&store),
             has_done: Notify::new(),
             may_answer: Notify::new(),
+            extended: Mutex::default(),
         });
         let token = Token::new(TOKEN).unwrap();
         let shutdown = CancellationToken::new();
@@ -154,6 +163,41 @@ impl Scene {
         self.router.clone().oneshot(request).await.unwrap()
     }
 
+    /// The answer to one of [`SHORT`], which the store gives when the lease has run out.
+    async fn post_late(
+        &self,
+        path: &str,
+        body: &'static str,
+        meanwhile: impl AsyncFnOnce(),
+    ) -> Value {
+        let late = async {
+            self.slow.has_done.notified().await;
+            let leased = Instant::now();
+            while leased.elapsed() < LEASE || self.record().await.state != State::Pending {
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+            meanwhile().await;
+            self.slow.may_answer.notify_one();
+        };
+        let (response, ()) = tokio::join!(self.post(path, body), late);
+        assert_eq!(response.status(), 200);
+        let bytes = to_bytes(response.into_body(), usize::MAX).await.unwrap();
+        serde_json::from_slice(&bytes).unwrap()
+    }
+
+    /// Another worker's lease.
+    async fn claim_elsewhere(&self) -> Lease {
+        let worker = name::<WorkerName>("other");
+        let request = ClaimRequest {
+            handlers: vec![name("h")],
+            limit: 1,
+            terms: LeaseTerms::new(Duration::from_secs(60), worker).unwrap(),
+            run_limit: 1,
+        };
+        let claims = self.store.claim(&request).await.unwrap();
+        claims.leased[0].lease.clone()
+    }
+
     async fn record(&self) -> Record {
         let key = Key::new(name("h"), name("1"));
         self.store.get(&key).await.unwrap().unwrap()
@@ -175,6 +219,52 @@ const REQUESTS: [(&str, &str); 2] = [
         r#"{"message":{"handler":"h","id":"1","kind":"k"}}"#,
     ),
 ];
+
+const LEASE: Duration = Duration::from_millis(50);
+
+/// The same under leases of that length.
+const SHORT: [(&str, &str); 2] = [
+    ("/v1/claim", r#"{"handlers":["h"],"lease_seconds":0.05}"#),
+    (
+        "/v1/begin",
+        r#"{"message":{"handler":"h","id":"1","kind":"k"},"lease_seconds":0.05}"#,
+    ),
+];
+
+#[tokio::test]
+async fn a_lease_that_ran_out_before_the_store_answered_is_renewed() {
+    for (path, body) in SHORT {
+        let scene = Scene::new().await;
+        let answer = scene.post_late(path, body, async || {}).await;
+        let extended = scene.slow.extended.lock().unwrap().clone();
+        let [Extended::Until(until)] = &extended[..] else {
+            panic!("{extended:?}");
+        };
+        let claimed = answer.pointer("/messages/0").or(answer.get("message"));
+        let claimed = claimed.unwrap();
+        assert_eq!(claimed["lease"]["until"], wire::time(*until));
+        assert_eq!(claimed["attempt"], 1);
+    }
+}
+
+#[tokio::test]
+async fn what_another_worker_took_before_the_store_answered_is_not_handed_out() {
+    for (path, body) in SHORT {
+        let scene = Scene::new().await;
+        let mut taken = None;
+        let take = async || taken = Some(scene.claim_elsewhere().await);
+        let answer = scene.post_late(path, body, take).await;
+        match path {
+            "/v1/claim" => assert_eq!(answer, json!({"messages": []})),
+            _ => assert_eq!(answer["status"], "busy"),
+        }
+        scene.api.finish().await;
+        let outcome = Outcome::Processed { result: None };
+        let taken = taken.unwrap();
+        let settling = scene.store.settle_one(&taken, outcome);
+        assert_eq!(settling.await.unwrap(), Settled::Done);
+    }
+}
 
 #[tokio::test]
 async fn a_caller_that_goes_while_the_store_answers_costs_no_attempt() {

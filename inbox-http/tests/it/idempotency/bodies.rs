@@ -1,14 +1,19 @@
 //! Bodies of requests and responses: large, slow, streamed, broken.
 
-use std::{io, time::Duration};
+use std::{convert::Infallible, io, time::Duration};
 
 use axum::{
     Router,
     body::{Body, Bytes},
-    http::header::CONTENT_TYPE,
+    http::{
+        HeaderMap, HeaderValue,
+        header::{CONTENT_TYPE, TRAILER},
+    },
     routing::post,
 };
 use futures_util::{StreamExt as _, stream};
+use http_body::Frame;
+use http_body_util::StreamBody;
 use inbox::{
     Schema as _,
     sqlite::{SqliteOptions, SqliteStore},
@@ -27,6 +32,7 @@ on_each_store!(
     a_response_over_the_limit_passes_and_is_not_replayed,
     a_stream_passes_and_is_not_replayed,
     a_response_that_breaks_off_is_not_kept,
+    trailers_reach_the_first_client,
 );
 
 async fn requests_over_the_limit_are_refused<P: Place>(place: P) {
@@ -185,4 +191,31 @@ async fn a_response_that_breaks_off_is_not_kept<P: Place>(place: P) {
         assert_eq!(site.with_key("/", "k", "").await.text(), "begin end");
     }
     assert_eq!(runs.so_far(), 2);
+}
+
+async fn trailers_reach_the_first_client<P: Place>(place: P) {
+    let handler = || async {
+        let mut trailers = HeaderMap::new();
+        trailers.insert("x-digest", HeaderValue::from_static("1a2b"));
+        let data = Frame::data(Bytes::from_static(b"body"));
+        let frames = [data, Frame::trailers(trailers)].map(Ok::<_, Infallible>);
+        let body = Body::new(StreamBody::new(stream::iter(frames)));
+        ([(TRAILER, "x-digest")], body)
+    };
+    let app = Router::new()
+        .route("/", post(handler))
+        .layer(layer(place.inbox()));
+    let site = Site::serve(app).await;
+    let request = b"POST / HTTP/1.1\r\nhost: a\r\nidempotency-key: k\r\nte: trailers\r\n\
+        connection: close\r\ncontent-length: 0\r\n\r\n";
+    let first = site.raw(request).await;
+    assert!(
+        first.contains("\r\n4\r\nbody\r\n0\r\nx-digest: 1a2b\r\n"),
+        "{first}"
+    );
+    // They are not kept.
+    let again = site.raw(request).await;
+    assert!(again.contains("idempotency-replayed: true\r\n"), "{again}");
+    assert!(again.ends_with("\r\n\r\nbody"), "{again}");
+    assert!(!again.contains("x-digest"), "{again}");
 }

@@ -6,6 +6,7 @@ use inbox_http::{
     webhooks::{Part, Signature},
 };
 
+use super::base64_signature;
 use crate::{
     places::{Place, on_each_store},
     server::Site,
@@ -14,6 +15,7 @@ use crate::{
 on_each_store!(
     ids_kinds_and_kept_headers_are_where_they_are_said_to_be,
     forms_are_taken_where_they_are_allowed,
+    an_empty_text_is_as_good_as_none,
 );
 
 const SECRET: &[u8] = b"Jefe";
@@ -124,4 +126,61 @@ async fn forms_are_taken_where_they_are_allowed<P: Place>(place: P) {
     assert_eq!(messages[0].key.to_string(), "own/7");
     assert_eq!(messages[0].kind.as_str(), "paid");
     assert_eq!(messages[0].payload.as_deref(), Some(body.as_bytes()));
+}
+
+async fn an_empty_text_is_as_good_as_none<P: Place>(place: P) {
+    let own = Provider::new("own", signature())
+        .with_forms()
+        .with_any_content_type();
+    let endpoint = |provider, handler: &str| Endpoint::new(provider, [handler]).unwrap();
+    let own = endpoint(own, "own").ordering_field("of").id_prefix("p-");
+    let shopify = endpoint(Provider::shopify(["hush"]).unwrap(), "shopify");
+    let events = endpoint(Provider::cloud_events_from_anybody(), "events");
+    let receiver = WebhookReceiver::new(place.inbox())
+        .endpoint("/own", own)
+        .and_then(|receiver| receiver.endpoint("/shopify", shopify))
+        .and_then(|receiver| receiver.endpoint("/events", events.ordering_field("partitionkey")));
+    let site = Site::serve(receiver.unwrap().into_router()).await;
+
+    let send = async |content_type: &str, body: &str| {
+        let signed = sign(body);
+        let headers = [("content-type", content_type), ("x-signature", &*signed)];
+        let answer = site.post("/own", &headers, body.to_owned()).await;
+        answer.status.as_u16()
+    };
+    let (json, form) = ("application/json", "application/x-www-form-urlencoded");
+    assert_eq!(send(json, r#"{"id":"1","type":"t","of":""}"#).await, 202);
+    assert_eq!(send(form, "id=2&type=t&of=").await, 202);
+    assert_eq!(send("", r#"{"id":"3","type":"t"}"#).await, 202);
+    assert_eq!(send(json, r#"{"id":"","type":"t"}"#).await, 422);
+    assert_eq!(send(json, r#"{"id":"4","type":""}"#).await, 422);
+
+    let signed = base64_signature("hush", "{}");
+    let headers = [
+        ("content-type", json),
+        ("x-shopify-hmac-sha256", &*signed),
+        ("x-shopify-event-id", ""),
+        ("x-shopify-webhook-id", "w-1"),
+        ("x-shopify-topic", "orders/create"),
+    ];
+    assert_eq!(site.post("/shopify", &headers, "{}").await.status, 202);
+    let event = r#"{"specversion":"1.0","id":"1","source":"/s","type":"t","partitionkey":""}"#;
+    let structured = [("content-type", "application/cloudevents+json")];
+    assert_eq!(site.post("/events", &structured, event).await.status, 202);
+
+    let messages = place.messages().await;
+    let keys = messages.iter().map(|message| message.key.to_string());
+    assert_eq!(
+        keys.collect::<Vec<_>>(),
+        [
+            "own/p-1",
+            "own/p-2",
+            "own/p-3",
+            "shopify/w-1",
+            "events//s#1"
+        ]
+    );
+    for message in messages {
+        assert_eq!(message.ordering_key, None, "{}", message.key);
+    }
 }
