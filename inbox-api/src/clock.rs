@@ -8,29 +8,43 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Longest duration that stores handle, about 292 years; longer ones are cut to this. Small
-/// enough that adding it to any present time does not overflow.
-const MAX_MICROS: i64 = i64::MAX / 4;
+/// Of 365 days, in microseconds.
+const YEAR: i64 = 365 * 24 * 60 * 60 * 1_000_000;
 
-/// Microseconds since 1970-01-01 UTC: the precision that every store keeps. Earlier times give 0.
+/// The longest duration that stores handle; longer ones are cut to this.
+const LONGEST: i64 = 292 * YEAR;
+
+/// The latest time that stores handle, as microseconds since 1970. Behind all that can be written as text, and
+/// early enough for the longest duration to be added on every platform.
+const LATEST: i64 = 20_000 * YEAR;
+
+// Windows counts tenths of a microsecond, from the year 1601.
+const _: () = assert!(370 * YEAR + LATEST + LONGEST < i64::MAX / 10);
+
+/// Microseconds since 1970-01-01 UTC: the precision that every store keeps. Earlier times give 0, and those
+/// more than 20,000 years later as many as there are in 20,000 years.
 #[must_use]
 pub fn to_micros(time: SystemTime) -> i64 {
-    duration_micros(time.duration_since(UNIX_EPOCH).unwrap_or_default())
+    micros(time.duration_since(UNIX_EPOCH).unwrap_or_default(), LATEST)
 }
 
-/// The time that [`to_micros`] gave. Negative values give 1970-01-01.
+/// The time that [`to_micros`] gave. Negative values give 1970-01-01, and greater ones than it gives the latest
+/// time that it knows.
 #[must_use]
 pub fn from_micros(micros: i64) -> SystemTime {
-    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros.min(MAX_MICROS)).unwrap_or(0))
+    UNIX_EPOCH + Duration::from_micros(u64::try_from(micros.min(LATEST)).unwrap_or(0))
 }
 
 /// A duration in microseconds, rounded up so that a positive duration never becomes zero, and cut
-/// to about 292 years.
+/// to 292 years of 365 days.
 #[must_use]
 pub fn duration_micros(duration: Duration) -> i64 {
-    i64::try_from(duration.as_nanos().div_ceil(1000))
-        .unwrap_or(MAX_MICROS)
-        .min(MAX_MICROS)
+    micros(duration, LONGEST)
+}
+
+fn micros(duration: Duration, most: i64) -> i64 {
+    let micros = duration.as_nanos().div_ceil(1000);
+    i64::try_from(micros).map_or(most, |micros| micros.min(most))
 }
 
 /// What tests add to a store's clock, to move its time forward without sleeping. Clones share one
@@ -110,14 +124,18 @@ mod tests {
         assert_eq!(to_micros(from_micros(micros)), micros);
         assert_eq!(to_micros(UNIX_EPOCH - Duration::from_secs(1)), 0);
         assert_eq!(from_micros(-5), UNIX_EPOCH);
-        assert_eq!(from_micros(i64::MAX), from_micros(MAX_MICROS));
+        assert_eq!(from_micros(i64::MAX), from_micros(LATEST));
+        assert_eq!(to_micros(from_micros(i64::MAX)), LATEST);
     }
 
     #[test]
     fn durations_round_up_and_saturate() {
         assert_eq!(duration_micros(Duration::from_nanos(1)), 1);
         assert_eq!(duration_micros(Duration::ZERO), 0);
-        assert_eq!(duration_micros(Duration::MAX), MAX_MICROS);
+        let days = Duration::from_secs(292 * 365 * 24 * 60 * 60);
+        for long in [Duration::MAX, days + Duration::from_nanos(1), days] {
+            assert_eq!(u128::try_from(duration_micros(long)), Ok(days.as_micros()));
+        }
     }
 
     #[test]

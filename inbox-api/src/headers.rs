@@ -28,7 +28,14 @@ pub const TIME_TO_LIVE: &str = "time-to-live";
 ///
 /// Cloning is cheap (a reference count). `Debug` shows the names only: values may be personal.
 #[derive(Clone, Default, PartialEq, Eq)]
-pub struct Headers(Arc<Pairs>);
+pub struct Headers(Arc<Inner>);
+
+#[derive(Clone, Default, PartialEq, Eq)]
+struct Inner {
+    pairs: Pairs,
+    /// Of all names and values, which an insertion would have to add up otherwise.
+    bytes: usize,
+}
 
 /// Ordered by name, each name once: there are few, and a map would take ten times their memory.
 type Pairs = Vec<(String, String)>;
@@ -45,7 +52,8 @@ impl Headers {
         Self::default()
     }
 
-    /// Sets `name`, replacing an earlier value.
+    /// Sets `name`, replacing an earlier value. Those behind it in order are moved: where there may be thousands, use
+    /// a [`HeadersBuilder`].
     ///
     /// # Errors
     /// [`Invalid`] when the name is empty, too long or has a control character, when the value
@@ -59,10 +67,12 @@ impl Headers {
         let (name, value) = (name.into(), value.into());
         check_pair(&name, &value)?;
         let found = self.find(&name);
-        let replaced = found.ok().and_then(|place| self.0.get(place));
+        let replaced = found.ok().and_then(|place| self.0.pairs.get(place));
         let replaced = replaced.map_or(0, bytes);
-        check_total(self.total_bytes() - replaced + name.len() + value.len())?;
-        let pairs = Arc::make_mut(&mut self.0);
+        let total = self.0.bytes - replaced + name.len() + value.len();
+        check_total(total)?;
+        let Inner { pairs, bytes } = Arc::make_mut(&mut self.0);
+        *bytes = total;
         match found {
             Ok(place) => pairs[place].1 = value,
             Err(place) => pairs.insert(place, (name, value)),
@@ -74,32 +84,35 @@ impl Headers {
     pub fn remove(&mut self, name: &str) -> Option<String> {
         // Nothing is copied of headers that are shared unless there is something to remove.
         let place = self.find(name).ok()?;
-        let (_, value) = Arc::make_mut(&mut self.0).remove(place);
-        Some(value)
+        let inner = Arc::make_mut(&mut self.0);
+        let removed = inner.pairs.remove(place);
+        inner.bytes -= bytes(&removed);
+        Some(removed.1)
     }
 
     /// The value of `name`, if there is one.
     #[must_use]
     pub fn get(&self, name: &str) -> Option<&str> {
-        let (_, value) = self.0.get(self.find(name).ok()?)?;
+        let (_, value) = self.0.pairs.get(self.find(name).ok()?)?;
         Some(value)
     }
 
     /// All pairs, ordered by name.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = (&str, &str)> {
-        self.0.iter().map(|(k, v)| (k.as_str(), v.as_str()))
+        let pairs = self.0.pairs.iter();
+        pairs.map(|(k, v)| (k.as_str(), v.as_str()))
     }
 
     /// How many there are.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.0.len()
+        self.0.pairs.len()
     }
 
     /// Whether there are none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.0.is_empty()
+        self.0.pairs.is_empty()
     }
 
     /// The JSON object that stores keep, so that people can read headers with the database's own
@@ -138,18 +151,89 @@ impl Headers {
             pairs.sort_by(|(one, _), (other, _)| one.cmp(other));
             pairs.dedup_by(|(later, _), (kept, _)| later == kept);
         }
-        check_total(pairs.iter().map(bytes).sum())?;
-        Ok(Self(Arc::new(pairs)))
+        let bytes = pairs.iter().map(bytes).sum();
+        check_total(bytes)?;
+        Ok(Self(Arc::new(Inner { pairs, bytes })))
     }
 
     /// Where `name` is, or belongs.
     fn find(&self, name: &str) -> Result<usize, usize> {
-        self.0
-            .binary_search_by(|(other, _)| other.as_str().cmp(name))
+        let pairs = &self.0.pairs;
+        pairs.binary_search_by(|(other, _)| other.as_str().cmp(name))
+    }
+}
+
+/// Headers in the making, of which there may be thousands, in any order.
+///
+/// `Debug` shows the names only.
+///
+/// ```
+/// use inbox_api::HeadersBuilder;
+///
+/// # fn main() -> Result<(), inbox_api::Invalid> {
+/// let mut builder = HeadersBuilder::new();
+/// builder.insert("b", "1")?;
+/// builder.insert("a", "2")?;
+/// let headers = builder.build();
+/// assert!(headers.iter().eq([("a", "2"), ("b", "1")]));
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct HeadersBuilder {
+    pairs: BTreeMap<String, String>,
+    /// Of all names and values.
+    bytes: usize,
+}
+
+impl HeadersBuilder {
+    /// No headers as yet.
+    #[must_use]
+    pub fn new() -> Self {
+        Self::default()
     }
 
-    fn total_bytes(&self) -> usize {
-        self.0.iter().map(bytes).sum()
+    /// Sets `name`, replacing an earlier value.
+    ///
+    /// # Errors
+    /// As [`Headers::insert`]. What was inserted before is unchanged then.
+    pub fn insert(
+        &mut self,
+        name: impl Into<String>,
+        value: impl Into<String>,
+    ) -> Result<(), Invalid> {
+        let (name, value) = (name.into(), value.into());
+        check_pair(&name, &value)?;
+        let replaced = self.pairs.get(&name);
+        let replaced = replaced.map_or(0, |value| name.len() + value.len());
+        let total = self.bytes - replaced + name.len() + value.len();
+        check_total(total)?;
+        self.bytes = total;
+        self.pairs.insert(name, value);
+        Ok(())
+    }
+
+    /// The headers.
+    #[must_use]
+    pub fn build(self) -> Headers {
+        let pairs = self.pairs.into_iter().collect();
+        let bytes = self.bytes;
+        Headers(Arc::new(Inner { pairs, bytes }))
+    }
+}
+
+/// With these to begin with.
+impl From<Headers> for HeadersBuilder {
+    fn from(headers: Headers) -> Self {
+        let bytes = headers.0.bytes;
+        let pairs = headers.into();
+        Self { pairs, bytes }
+    }
+}
+
+impl fmt::Debug for HeadersBuilder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_set().entries(self.pairs.keys()).finish()
     }
 }
 
@@ -201,7 +285,8 @@ impl TryFrom<BTreeMap<String, String>> for Headers {
 
 impl From<Headers> for BTreeMap<String, String> {
     fn from(headers: Headers) -> Self {
-        Arc::unwrap_or_clone(headers.0).into_iter().collect()
+        let pairs = Arc::unwrap_or_clone(headers.0).pairs;
+        pairs.into_iter().collect()
     }
 }
 
@@ -248,7 +333,7 @@ impl<'de> Deserialize<'de> for Unchecked {
 
 impl fmt::Debug for Headers {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let names = self.0.iter().map(|(name, _)| name);
+        let names = self.0.pairs.iter().map(|(name, _)| name);
         f.debug_set().entries(names).finish()
     }
 }
@@ -311,6 +396,40 @@ mod tests {
         headers.insert("n", large.clone()).unwrap();
         headers.insert("n", large).unwrap();
         assert!(headers.insert("m", "").is_err());
+        assert!(headers.remove("n").is_some());
+        headers.insert("m", "").unwrap();
+        assert_eq!(headers.0.bytes, 1);
+    }
+
+    /// Would take minutes if each insertion counted all that are there.
+    #[test]
+    fn an_insertion_costs_no_more_where_there_are_many() {
+        let mut headers = Headers::new();
+        for n in 0..13_000 {
+            headers.insert(format!("{n:05}"), "").unwrap();
+        }
+        for _ in 0..500_000 {
+            headers.insert("00000", "v").unwrap();
+        }
+        assert_eq!((headers.len(), headers.get("00000")), (13_000, Some("v")));
+    }
+
+    #[test]
+    fn what_is_built_is_what_is_inserted_in_any_order() {
+        let mut built = HeadersBuilder::new();
+        let mut inserted = Headers::new();
+        for n in (0..1000).chain(0..10).rev() {
+            let (name, value) = (n.to_string(), format!("of {n}"));
+            built.insert(&name, &value).unwrap();
+            inserted.insert(name, value).unwrap();
+        }
+        for (name, value) in [("", "v"), ("n\n", "v"), ("n", "nul \0")] {
+            assert!(built.insert(name, value).is_err());
+        }
+        let large = "x".repeat(Headers::MAX_TOTAL_BYTES);
+        assert_eq!(built.insert("n", &large), inserted.insert("n", &large));
+        let again = HeadersBuilder::from(inserted.clone()).build();
+        assert_eq!((built.build(), again), (inserted.clone(), inserted));
     }
 
     #[test]
@@ -318,5 +437,7 @@ mod tests {
         let mut headers = Headers::new();
         headers.insert("authorization", "secret").unwrap();
         assert_eq!(format!("{headers:?}"), "{\"authorization\"}");
+        let builder = HeadersBuilder::from(headers);
+        assert_eq!(format!("{builder:?}"), "{\"authorization\"}");
     }
 }

@@ -71,7 +71,7 @@ pub use error::{Effect, Error, ErrorKind, Invalid, Result};
 pub use error_type::ErrorType;
 pub use filter::Filter;
 pub use fingerprint::Fingerprint;
-pub use headers::Headers;
+pub use headers::{Headers, HeadersBuilder};
 pub use history::{AttemptEnd, History, InterventionKind, PastAttempt, PastIntervention};
 pub use lease::{Attempts, FencingToken, Lease, LeaseTerms, Leased};
 pub use message::{DEFAULT_PAYLOAD_LIMIT, Due, Event, Message, check_size};

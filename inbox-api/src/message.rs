@@ -162,8 +162,9 @@ impl Message {
     /// [`TIME_TO_LIVE`](crate::headers::TIME_TO_LIVE), in whole milliseconds, so that setting all
     /// [headers](Self::with_headers) replaces it.
     ///
-    /// Stores do not look at it; processors and inline consumers of the crate `inbox` do. Time until it is
-    /// [due](Self::with_due) counts too.
+    /// Stores do not look at it; processors and inline consumers of the crate `inbox` do. What records a message in a
+    /// transaction ([`record_in`](crate::Transactional::record_in), and so `consume_in_transaction`) does not: it runs
+    /// one that was stored before, however old it is. Time until it is [due](Self::with_due) counts too.
     ///
     /// # Errors
     /// As [`Headers::insert`].

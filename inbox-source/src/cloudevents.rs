@@ -174,8 +174,10 @@ pub enum Malformed {
     /// It is not JSON.
     #[error(transparent)]
     NotJson(#[from] NotJson),
-    /// It lacks an attribute that every event has, or is no object at all.
-    #[error("not a CloudEvent: needs the texts specversion, id, source and type")]
+    /// It lacks an attribute that every event has, or has an empty one, or is no object at all.
+    #[error(
+        "not a CloudEvent: needs the texts specversion, id, source and type, and none is empty"
+    )]
     NotAnEvent,
     /// It is not a JSON array.
     #[error("not a batch of CloudEvents: needs an array")]
@@ -221,6 +223,11 @@ const ATTRIBUTES: [&str; 10] = [
     "data",
     "data_base64",
 ];
+
+/// An empty attribute is none: of the specification's, all are texts that are not empty.
+fn not_empty(value: String) -> Option<String> {
+    (!value.is_empty()).then_some(value)
+}
 
 fn twice(name: &str) -> Malformed {
     let attribute = ATTRIBUTES.into_iter().find(|attribute| *attribute == name);

@@ -4,7 +4,7 @@ use std::{fmt, time::SystemTime};
 
 use base64::{Engine as _, engine::general_purpose::STANDARD};
 use bytes::Bytes;
-use inbox_api::Headers;
+use inbox_api::HeadersBuilder;
 
 use crate::Raw;
 
@@ -69,12 +69,12 @@ impl Envelope {
     /// from others; where it has neither, its headers do.
     #[must_use]
     pub fn raw(&self) -> Raw {
-        let mut headers = Headers::new();
+        let mut headers = HeadersBuilder::new();
         for (name, value) in &self.headers {
             // Rather without a header than not at all.
             let _ = headers.insert(name, value);
         }
-        let raw = Raw::new(self.payload.clone()).with_headers(headers);
+        let raw = Raw::new(self.payload.clone()).with_headers(headers.build());
         let known = self.position.as_ref().or(self.id.as_ref());
         match known {
             Some(known) => raw.with_origin(format!("{}#{known}", self.address)),

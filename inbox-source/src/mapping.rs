@@ -3,7 +3,8 @@
 use std::{borrow::Cow, fmt, sync::Arc};
 
 use inbox_api::{
-    ContentType, HandlerName, Invalid, Kind, Message, MessageId, OrderingKey, headers,
+    ContentType, HandlerName, HeadersBuilder, Invalid, Kind, Message, MessageId, OrderingKey,
+    headers,
 };
 use sha2::{Digest as _, Sha256};
 
@@ -337,15 +338,17 @@ fn add_headers(
     envelope: &Envelope,
     is_event: bool,
 ) -> Result<Message, Invalid> {
+    let of_event = message.headers().clone();
+    let mut all = HeadersBuilder::from(of_event.clone());
     for (name, value) in &envelope.headers {
-        let said_otherwise = is_event && attribute(name).is_some();
-        let is_content_type = name.eq_ignore_ascii_case(CONTENT_TYPE);
-        if said_otherwise || is_content_type || (is_event && message.headers().get(name).is_some())
-        {
+        let said_otherwise =
+            is_event && (attribute(name).is_some() || of_event.get(name).is_some());
+        if said_otherwise || name.eq_ignore_ascii_case(CONTENT_TYPE) {
             continue;
         }
-        message = message.with_header(name, value)?;
+        all.insert(name, value)?;
     }
+    message = message.with_headers(all.build());
     if message.content_type().is_none()
         && !is_event
         && let Some(content_type) = content_type(envelope)

@@ -17,7 +17,8 @@ pub trait Source: Send {
     ///
     /// # Errors
     /// A transient [`SourceError`] makes the receiver pause and call again; a permanent one makes
-    /// it finish what it has and end, and so does a panic.
+    /// it finish what it has and end, and so does a panic. When the call after a transient one has waited for a
+    /// minute, the source counts as back: while it is away, it should fail again within that time.
     fn next(&mut self) -> impl Future<Output = Result<Option<Self::Delivery>, SourceError>> + Send;
 
     /// Hears, before the first delivery is asked for, how much the receiver takes before it

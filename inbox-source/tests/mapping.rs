@@ -6,7 +6,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use inbox_api::{Kind, MessageId, OrderingKey};
+use inbox_api::{Headers, Kind, MessageId, OrderingKey};
 use inbox_source::{Envelope, IdFrom, Mapping, Positions, TextFrom};
 use proptest::prelude::*;
 
@@ -187,4 +187,37 @@ fn a_content_type_that_is_none_does_not_reject_an_event() {
     let message = Mapping::new("billing").unwrap().message(&envelope).unwrap();
     assert_eq!(message.content_type(), None);
     assert_eq!(message.headers().get("content-type"), Some("text/\nplain"));
+}
+
+/// Would take minutes if each header were compared with, or added to, all those before it.
+#[test]
+fn of_more_headers_than_fit_a_rejected_delivery_keeps_the_first() {
+    let mut envelope = Envelope::new("orders", "payload");
+    envelope.id = Some("1".into());
+    let header = |n: u32| (format!("{n:06}"), String::new());
+    envelope.headers = (0..500_000).rev().map(header).collect();
+    let kept = envelope.raw().headers().clone();
+    assert_eq!(kept.len(), Headers::MAX_TOTAL_BYTES / 6);
+    assert_eq!(kept.get("499999"), Some(""));
+    assert!(mappings()[0].message(&envelope).is_err());
+    envelope.headers.truncate(10_000);
+    let message = mappings()[0].message(&envelope).unwrap();
+    // And the address, as `source`.
+    assert_eq!(message.headers().len(), 10_001);
+}
+
+#[test]
+fn of_several_headers_of_one_name_the_last_counts_also_with_an_event() {
+    let mut envelope = Envelope::new(
+        "orders",
+        r#"{"specversion":"1.0","id":"7","source":"/s","type":"t","region":"eu"}"#,
+    );
+    envelope.content_type = Some("application/cloudevents+json".into());
+    for (name, value) in [("retry", "1"), ("region", "us"), ("retry", "2")] {
+        envelope.headers.push((name.into(), value.into()));
+    }
+    let message = mappings()[0].message(&envelope).unwrap();
+    let headers = message.headers();
+    assert_eq!(headers.get("retry"), Some("2"));
+    assert_eq!(headers.get("region"), Some("eu"));
 }

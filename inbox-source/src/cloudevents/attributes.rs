@@ -5,7 +5,7 @@ use std::{borrow::Cow, collections::BTreeMap};
 use bytes::Bytes;
 use percent_encoding::percent_decode;
 
-use super::{CloudEvent, Malformed, twice};
+use super::{CloudEvent, Malformed, not_empty, twice};
 
 /// What the names of attributes begin with as HTTP headers.
 const PREFIX: &str = "ce-";
@@ -41,8 +41,8 @@ impl CloudEvent {
     /// type is not among them, as protocols have a place for it.
     ///
     /// # Errors
-    /// [`Malformed`] when a required attribute is missing, one is there twice, or it is of another
-    /// version.
+    /// [`Malformed`] when a required attribute is missing or empty, one is there twice, or it is of
+    /// another version.
     pub fn from_attributes(
         attributes: impl IntoIterator<Item = (String, String)>,
         content_type: Option<String>,
@@ -61,7 +61,10 @@ impl CloudEvent {
                 });
             }
         }
-        let mut required = |name: &str| others.remove(name).ok_or(Malformed::NotAnEvent);
+        let mut required = |name: &str| {
+            let value = others.remove(name).and_then(not_empty);
+            value.ok_or(Malformed::NotAnEvent)
+        };
         if required("specversion")? != "1.0" {
             return Err(Malformed::OtherVersion);
         }
@@ -69,7 +72,7 @@ impl CloudEvent {
             id: required("id")?,
             source: required("source")?,
             kind: required("type")?,
-            content_type,
+            content_type: content_type.and_then(not_empty),
             data,
             others,
         })
@@ -159,5 +162,16 @@ mod tests {
         let without_id = REQUIRED.into_iter().filter(|(name, _)| *name != "CE-ID");
         let without_id = CloudEvent::from_http_headers(without_id, Bytes::new());
         assert_eq!(without_id, Err(Malformed::NotAnEvent));
+    }
+
+    #[test]
+    fn an_empty_attribute_is_none() {
+        let of_id = |id: &'static [u8]| {
+            let others = REQUIRED.into_iter().filter(|(name, _)| *name != "CE-ID");
+            let headers = others.chain([("ce-id", id), ("content-type", b"")]);
+            CloudEvent::from_http_headers(headers, Bytes::new())
+        };
+        assert_eq!(of_id(b""), Err(Malformed::NotAnEvent));
+        assert_eq!(of_id(b"1").unwrap().content_type(), None);
     }
 }

@@ -6,7 +6,7 @@ use base64::{Engine as _, engine::general_purpose::STANDARD as BASE64};
 use bytes::Bytes;
 use serde_json::value::RawValue;
 
-use super::{CloudEvent, Malformed, twice};
+use super::{CloudEvent, Malformed, not_empty, twice};
 use crate::fields::{Members, NotJson, scalar};
 
 impl CloudEvent {
@@ -29,7 +29,7 @@ impl CloudEvent {
         let id = required(&mut members, "id")?;
         let source = required(&mut members, "source")?;
         let kind = required(&mut members, "type")?;
-        let declared = optional(&mut members, "datacontenttype")?;
+        let declared = optional(&mut members, "datacontenttype")?.and_then(not_empty);
         let (data, assumed) = data(&mut members, declared.as_deref())?;
         let mut others = BTreeMap::new();
         for (name, value) in members {
@@ -67,7 +67,8 @@ pub fn from_json_batch(json: &[u8]) -> Result<Vec<Result<CloudEvent, Malformed>>
 type Attributes<'a> = BTreeMap<String, &'a RawValue>;
 
 fn required(members: &mut Attributes<'_>, name: &'static str) -> Result<String, Malformed> {
-    optional(members, name)?.ok_or(Malformed::NotAnEvent)
+    let value = optional(members, name)?.and_then(not_empty);
+    value.ok_or(Malformed::NotAnEvent)
 }
 
 fn optional(members: &mut Attributes<'_>, name: &'static str) -> Result<Option<String>, Malformed> {
@@ -177,5 +178,13 @@ mod tests {
             assert_eq!(event(more).unwrap_err().to_string(), problem);
         }
         assert_eq!(CloudEvent::from_json(b"[1]"), Err(Malformed::NotAnEvent));
+    }
+
+    #[test]
+    fn an_empty_attribute_is_none() {
+        let json = br#"{"specversion":"1.0","id":"","source":"/s","type":"t"}"#;
+        assert_eq!(CloudEvent::from_json(json), Err(Malformed::NotAnEvent));
+        let untyped = event(r#","datacontenttype":"","data":1"#).unwrap();
+        assert_eq!(untyped.content_type(), Some("application/json"));
     }
 }
