@@ -81,7 +81,7 @@ mod failing;
 mod memory;
 mod transaction;
 
-use std::{fmt, panic::AssertUnwindSafe, sync::Arc, time::Duration};
+use std::{fmt, future::pending, panic::AssertUnwindSafe, sync::Arc, time::Duration};
 
 use backon::Retryable as _;
 use bytes::Bytes;
@@ -121,7 +121,7 @@ const REPEATED_FOR: Duration = Duration::from_secs(5);
 const BEGINS: usize = 128;
 
 /// Who settles a message that was handled.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 enum Settler {
     Consumer,
     Handler,
@@ -342,6 +342,14 @@ impl InlineConsumer {
     /// A handler that returns `Ok` and has not settled leaves the message leased until its lease runs out;
     /// then it runs again.
     ///
+    /// It is never dropped because of its lease, which its own settlement ends, too. When another worker takes the
+    /// message over, the lease is not renewed any more, and the settlement of this one is refused: it has to return an
+    /// error then, and the answer is [`ConsumeError::LeaseLost`].
+    ///
+    /// A handler may fail and have settled without knowing it, as when the answer to its commit is lost. At the last
+    /// attempt, or if the failure is [for good](Remedy::Dead), the store is asked once more, and the message is not
+    /// told as dead: it is answered as a [duplicate](Self::on_duplicate). Otherwise its next delivery is.
+    ///
     /// # Errors
     /// As [`consume`](Self::consume), but for [`ConsumeError::Unrecorded`].
     pub async fn consume_settling<F, Fut, E>(
@@ -413,30 +421,38 @@ impl InlineConsumer {
         drop(turn);
         let running = async move { handler(leased).await };
         let running = AssertUnwindSafe(running).catch_unwind();
+        let keeping = async {
+            self.keep(&held.lease, renewed, &here).await;
+            if settler == Settler::Handler {
+                // By its own settlement perhaps, behind which it goes on. If not, that is refused.
+                pending::<()>().await;
+            }
+        };
         // The handler is gone when this has answered, also if it did not come to its end.
         let ended = tokio::select! {
             biased;
             ended = running => Some(ended),
-            () = self.keep(&held.lease, renewed, &here) => {
+            () = keeping => {
                 self.lost(&held);
                 return Err(ConsumeError::LeaseLost);
             }
             () = self.under_way.stop().cancelled() => None,
         };
-        Err(match ended {
-            Some(Ok(Ok(result))) => {
-                return match settler {
-                    Settler::Consumer => self.complete(&held, result).await,
-                    Settler::Handler => Ok(Consumed::Ran { result }),
-                };
-            }
+        match ended {
+            Some(Ok(Ok(result))) => match settler {
+                Settler::Consumer => self.complete(&held, result).await,
+                Settler::Handler => Ok(Consumed::Ran { result }),
+            },
             Some(Ok(Err(error))) => {
                 let failure = describe(&error);
-                self.fail(&held, error, failure).await
+                self.fail(&held, settler, error, failure).await
             }
-            Some(Err(payload)) => self.panicked(&held, HandlerPanic::new(payload)).await,
-            None => self.hand_back(&held).await,
-        })
+            Some(Err(payload)) => {
+                let panic = HandlerPanic::new(payload);
+                self.panicked(&held, settler, panic).await
+            }
+            None => Err(self.hand_back(&held).await),
+        }
     }
 
     /// Renews the lease until it is lost; never returns otherwise. It was granted or renewed after `renewed`.

@@ -7,8 +7,8 @@
 //! | `inbox_received_total` | counter | `source`, `outcome`: `accepted`, `duplicate`, `rejected`, `kept` | deliveries of a receiver |
 //! | `inbox_differing_total` | counter | `source` | of the duplicates, those with other content than the message that was stored first |
 //! | `inbox_receive_seconds` | histogram | `source` | from storing to the last acknowledgement, per batch, outages included |
-//! | `inbox_unacknowledged` | gauge | `source` | deliveries taken and not acknowledged, after a batch |
-//! | `inbox_source_lag` | gauge | `source` | messages that the broker has and has not handed out, where the source knows |
+//! | `inbox_unacknowledged` | gauge | `source` | deliveries taken and not acknowledged, after each batch, and each 5 seconds while nothing is taken |
+//! | `inbox_source_lag` | gauge | `source` | messages that the broker has and has not handed out, where the source knows; told as often |
 //! | `inbox_inline_total` | counter | `handler`, `outcome`: `ran`, `duplicate`, `busy`, `dead`, `failed`, … | calls of an inline consumer, and of `consume_in_transaction` |
 //! | `inbox_purged_total` | counter | `state` | messages deleted by a janitor |
 //! | `inbox_claimed_total` | counter | `handler` | messages claimed |
@@ -357,7 +357,7 @@ pub(crate) fn received(
     metrics::histogram!("inbox_receive_seconds", "source" => source.to_owned()).record(elapsed);
 }
 
-/// How a receiver's source stands after a batch.
+/// How a receiver's source stands.
 #[cfg(feature = "metrics")]
 #[expect(clippy::cast_precision_loss, reason = "a gauge is a float")]
 pub(crate) fn source(source: &str, unacknowledged: usize, lag: Option<u64>) {

@@ -136,7 +136,7 @@ pub enum ConsumeError<E = Failure> {
     #[error("an earlier message of the same ordering key is not finished")]
     Blocked,
     /// Another worker took the message over while the handler ran here, because the lease had run
-    /// out. The handler was dropped.
+    /// out. The handler was dropped, or could not [settle the message itself](super::InlineConsumer::consume_settling).
     #[error("the lease was lost while the handler ran")]
     LeaseLost,
     /// The handler ran to completion, but that is not known to be recorded: the store could not be

@@ -1,41 +1,70 @@
 //! What becomes of a message whose handler has failed, or was not run.
 
+use backon::Retryable as _;
 use inbox_api::error_text;
 
 use super::{
-    InlineConsumer,
+    InlineConsumer, Settler,
     answer::{Cause, ConsumeError, Consumed, HandlerPanic},
 };
 use crate::{
-    AfterDead, Failure, Invalid, Leased, Outcome, Remedy, Result, Settled,
+    AfterDead, Begun, Bytes, Effect, Failure, Invalid, Leased, Outcome, Remedy, Result, Settled,
+    Store as _,
+    backoff::a_few_times,
     hooks::Call,
     telemetry::{self, Count, MESSAGE},
 };
+
+/// Where an attempt that failed leaves its message.
+enum Left {
+    /// It is to be delivered again, or what is stored of it is not known.
+    Open,
+    /// With another worker.
+    Lost,
+    /// Durably dead.
+    Dead,
+    /// Processed: its handler has settled it.
+    Processed { result: Option<Bytes> },
+}
+
+impl Left {
+    /// Behind a settlement that makes nothing final.
+    fn open(settler: Settler, settled: &Result<Settled>) -> Self {
+        match (settler, settled) {
+            // Which is why the handler has failed, most likely.
+            (Settler::Handler, Ok(Settled::LeaseLost)) => Self::Lost,
+            _ => Self::Open,
+        }
+    }
+}
 
 impl InlineConsumer {
     /// Settles a failed attempt as its error says. When even that fails the lease runs out by itself.
     pub(super) async fn fail<E>(
         &self,
         leased: &Leased,
+        settler: Settler,
         error: E,
         failure: Failure,
-    ) -> ConsumeError<E> {
+    ) -> Result<Consumed, ConsumeError<E>> {
         let failure = failure.decided(|failure| {
             let mut rules = self.classify.iter();
             rules.find_map(|decide| decide(failure))
         });
         if failure.is_lease_lost() {
             self.lost(leased);
-            return ConsumeError::LeaseLost;
+            return Err(ConsumeError::LeaseLost);
         }
         if failure.is_interrupted() && self.under_way.stop().is_cancelled() {
-            return self.hand_back(leased).await;
+            return Err(self.hand_back(leased).await);
         }
         let remedy = failure.remedy().unwrap_or(Remedy::Retry);
         let text = failure.error().to_owned();
-        match self.settle_failure(leased, remedy, text).await {
-            true => ConsumeError::Dead(Cause::Failed(error)),
-            false => ConsumeError::Handler(error),
+        match self.settle_failure(leased, settler, remedy, text).await {
+            Left::Open => Err(ConsumeError::Handler(error)),
+            Left::Lost => Err(ConsumeError::LeaseLost),
+            Left::Dead => Err(ConsumeError::Dead(Cause::Failed(error))),
+            Left::Processed { result } => self.on_duplicate.decide(&leased.message, result),
         }
     }
 
@@ -43,36 +72,51 @@ impl InlineConsumer {
     pub(super) async fn panicked<E>(
         &self,
         leased: &Leased,
+        settler: Settler,
         panic: HandlerPanic,
-    ) -> ConsumeError<E> {
-        let error = error_text(&panic.to_string()).into_owned();
-        match self.settle_failure(leased, Remedy::Retry, error).await {
-            true => ConsumeError::Dead(Cause::Panicked(panic)),
-            false => ConsumeError::Panicked(panic),
+    ) -> Result<Consumed, ConsumeError<E>> {
+        let text = error_text(&panic.to_string()).into_owned();
+        let left = self.settle_failure(leased, settler, Remedy::Retry, text);
+        match left.await {
+            Left::Open | Left::Lost => Err(ConsumeError::Panicked(panic)),
+            Left::Dead => Err(ConsumeError::Dead(Cause::Panicked(panic))),
+            Left::Processed { result } => self.on_duplicate.decide(&leased.message, result),
         }
     }
 
-    /// Answers whether the message is durably dead.
-    async fn settle_failure(&self, leased: &Leased, remedy: Remedy, error: String) -> bool {
+    async fn settle_failure(
+        &self,
+        leased: &Leased,
+        settler: Settler,
+        remedy: Remedy,
+        error: String,
+    ) -> Left {
         let attempt = leased.attempts.started;
-        match remedy.outcome(error, attempt, &self.retry, self.after_dead) {
-            Outcome::Dead { reason, after } => {
-                let given_up = self.give_up(leased, reason, after).await;
-                matches!(given_up, Ok(Settled::Done))
+        let (reason, after) = match remedy.outcome(error, attempt, &self.retry, self.after_dead) {
+            Outcome::Dead { reason, after } => (reason, after),
+            outcome => return Left::open(settler, &self.put_off(leased, outcome).await),
+        };
+        let settled = self.settle_as_dead(leased, &reason, after).await;
+        if !matches!(settled, Ok(Settled::Done)) {
+            self.not_recorded(leased, &settled);
+            return Left::open(settler, &settled);
+        }
+        match settler {
+            Settler::Consumer => {
+                self.tell_dead(leased, reason);
+                Left::Dead
             }
-            outcome => {
-                self.put_off(leased, outcome).await;
-                false
-            }
+            Settler::Handler => self.look(leased, reason).await,
         }
     }
 
     /// Settles a failed attempt as to be made again.
-    async fn put_off(&self, leased: &Leased, outcome: Outcome) {
+    async fn put_off(&self, leased: &Leased, outcome: Outcome) -> Result<Settled> {
         let key = &leased.lease.key;
-        match self.settle(&leased.lease, outcome.clone()).await {
-            Ok(Settled::Done) => {}
-            other => return self.not_recorded(leased, &other),
+        let settled = self.settle(&leased.lease, outcome.clone()).await;
+        if !matches!(settled, Ok(Settled::Done)) {
+            self.not_recorded(leased, &settled);
+            return settled;
         }
         match outcome {
             Outcome::Retry { after, error } => {
@@ -86,24 +130,66 @@ impl InlineConsumer {
             }
             Outcome::Processed { .. } | Outcome::Dead { .. } | Outcome::Release => {}
         }
+        settled
     }
 
     /// Makes a message dead, and tells of it.
     async fn give_up(&self, leased: &Leased, reason: String, after: AfterDead) -> Result<Settled> {
-        let key = &leased.lease.key;
-        let outcome = Outcome::Dead {
-            reason: reason.clone(),
-            after,
-        };
-        let settled = self.settle(&leased.lease, outcome).await;
-        if let Ok(Settled::Done) = settled {
-            tracing::warn!(target: MESSAGE, %key, %reason, "attempt failed; giving up");
-            telemetry::count(&key.handler, Count::Dead);
-            self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
-        } else {
-            self.not_recorded(leased, &settled);
+        let settled = self.settle_as_dead(leased, &reason, after).await;
+        match settled {
+            Ok(Settled::Done) => self.tell_dead(leased, reason),
+            _ => self.not_recorded(leased, &settled),
         }
         settled
+    }
+
+    async fn settle_as_dead(
+        &self,
+        leased: &Leased,
+        reason: &str,
+        after: AfterDead,
+    ) -> Result<Settled> {
+        let reason = reason.to_owned();
+        let outcome = Outcome::Dead { reason, after };
+        self.settle(&leased.lease, outcome).await
+    }
+
+    fn tell_dead(&self, leased: &Leased, reason: String) {
+        let key = &leased.lease.key;
+        tracing::warn!(target: MESSAGE, %key, %reason, "attempt failed; giving up");
+        telemetry::count(&key.handler, Count::Dead);
+        self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
+    }
+
+    /// Asks what a message is whose lease is settled, as dead here or by its handler before: a settlement that is
+    /// repeated is answered like the first one. Tells of it if it is dead.
+    async fn look(&self, leased: &Leased, reason: String) -> Left {
+        let key = &leased.lease.key;
+        let begun = (|| self.store.begin(&leased.message, &self.terms))
+            .retry(a_few_times())
+            .when(|error| error.is_retryable() && error.effect() == Effect::None);
+        match begun.await {
+            Ok(Begun::Dead { .. }) => {
+                self.tell_dead(leased, reason);
+                Left::Dead
+            }
+            Ok(Begun::Processed { result }) => {
+                tracing::info!(target: MESSAGE, %key, "the handler failed behind its settlement");
+                Left::Processed { result }
+            }
+            Ok(Begun::Run(again)) => {
+                // An operator has replayed it meanwhile. Its next delivery runs it.
+                if let Err(error) = self.settle(&again.lease, Outcome::Release).await {
+                    tracing::warn!(%key, %error, "message not handed back");
+                }
+                Left::Open
+            }
+            Ok(_) => Left::Open,
+            Err(error) => {
+                tracing::warn!(%key, %error, "it is not known whether the message is dead or processed");
+                Left::Open
+            }
+        }
     }
 
     /// Takes note of an outcome that the store does not have; the lease runs out by itself.

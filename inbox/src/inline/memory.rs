@@ -4,7 +4,7 @@
 //! has just been done. Other processes cannot know; this one can.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{BTreeMap, HashMap},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::SystemTime,
 };
@@ -27,9 +27,7 @@ struct State {
     running: HashMap<Key, (FencingToken, SystemTime)>,
     /// A lock for each message whose copies ask the store: one copy at a time does.
     turns: HashMap<Key, Arc<tokio::sync::Mutex<()>>>,
-    unrecorded: VecDeque<Unrecorded>,
-    /// Of their results.
-    bytes: usize,
+    completions: Completions,
 }
 
 /// What was finished under a lease.
@@ -45,15 +43,58 @@ impl Unrecorded {
     }
 }
 
-impl State {
+/// Completions that could not be recorded, of each message the newest: its lease has ended all earlier ones. After an
+/// outage each delivery asks for its own, so what that costs must not grow with their number.
+#[derive(Default)]
+struct Completions {
+    /// With their numbers.
+    kept: HashMap<Key, (u64, Unrecorded)>,
+    /// By number, and so the oldest first.
+    keys: BTreeMap<u64, Key>,
+    next: u64,
+    /// Those of lower numbers have let go of their results.
+    with_results: u64,
+    /// Of all results.
+    bytes: usize,
+}
+
+impl Completions {
+    fn add(&mut self, unrecorded: Unrecorded) {
+        let key = unrecorded.lease.key.clone();
+        self.remove(&key);
+        self.bytes += unrecorded.bytes();
+        self.keys.insert(self.next, key.clone());
+        self.kept.insert(key, (self.next, unrecorded));
+        self.next += 1;
+        if self.kept.len() > MOST
+            && let Some((_, oldest)) = self.keys.pop_first()
+        {
+            self.remove(&oldest);
+        }
+        self.shed_results();
+    }
+
+    fn get(&self, key: &Key) -> Option<&Unrecorded> {
+        self.kept.get(key).map(|(_, unrecorded)| unrecorded)
+    }
+
+    fn remove(&mut self, key: &Key) {
+        if let Some((number, unrecorded)) = self.kept.remove(key) {
+            self.keys.remove(&number);
+            self.bytes -= unrecorded.bytes();
+        }
+    }
+
     /// Lets go of the oldest results until the others are few enough.
     fn shed_results(&mut self) {
-        for kept in &mut self.unrecorded {
-            if self.bytes <= MOST_BYTES {
-                return;
+        while self.bytes > MOST_BYTES
+            && let Some((number, key)) = self.keys.range(self.with_results..).next()
+        {
+            self.with_results = number + 1;
+            if let Some((_, unrecorded)) = self.kept.get_mut(key) {
+                self.bytes -= unrecorded.bytes();
+                unrecorded.result = None;
             }
-            self.bytes -= kept.bytes();
-            kept.result = None;
         }
     }
 }
@@ -99,33 +140,21 @@ impl Memory {
             // One that is too large by itself is no reason to forget the others.
             result: result.filter(|result| result.len() <= MOST_BYTES),
         };
-        let mut state = self.state();
-        state.bytes += unrecorded.bytes();
-        state.unrecorded.push_back(unrecorded);
-        if state.unrecorded.len() > MOST
-            && let Some(oldest) = state.unrecorded.pop_front()
-        {
-            state.bytes -= oldest.bytes();
-        }
-        state.shed_results();
+        self.state().completions.add(unrecorded);
     }
 
     /// The completion of a message that could not be recorded.
     pub(super) fn unrecorded(&self, key: &Key) -> Option<Unrecorded> {
-        let state = self.state();
-        let mut kept = state.unrecorded.iter();
-        kept.find(|kept| kept.lease.key == *key).cloned()
+        self.state().completions.get(key).cloned()
     }
 
     /// The completion under this lease is recorded, or was overtaken.
     pub(super) fn forget(&self, lease: &Lease) {
         let mut state = self.state();
-        let is_it =
-            |kept: &Unrecorded| kept.lease.key == lease.key && kept.lease.token == lease.token;
-        if let Some(place) = state.unrecorded.iter().position(is_it)
-            && let Some(gone) = state.unrecorded.remove(place)
-        {
-            state.bytes -= gone.bytes();
+        let completions = &mut state.completions;
+        let kept = completions.get(&lease.key);
+        if kept.is_some_and(|kept| kept.lease.token == lease.token) {
+            completions.remove(&lease.key);
         }
     }
 }
@@ -224,12 +253,41 @@ mod tests {
             kept.map(|kept| kept.result.is_some())
         });
         assert_eq!(kept, [Some(false), Some(true), Some(true)]);
-        assert_eq!(memory.state().unrecorded.len(), MOST);
+        assert_eq!(memory.state().completions.kept.len(), MOST);
         for n in [1, 2, 3] {
             memory.forget(&lease(2 * MOST + n, 2));
         }
         let state = memory.state();
-        assert_eq!((state.unrecorded.len(), state.bytes), (MOST - 3, 0));
+        let completions = &state.completions;
+        let left = (completions.kept.len(), completions.keys.len());
+        assert_eq!((left, completions.bytes), ((MOST - 3, MOST - 3), 0));
+    }
+
+    /// Would take minutes if each call looked at all that are kept.
+    #[test]
+    fn each_delivery_after_an_outage_finds_its_own_completion() {
+        let memory = Memory::default();
+        for n in 0..MOST {
+            memory.keep(&lease(n, 1), Some(Bytes::from_static(b"result")));
+        }
+        let last = lease(MOST - 1, 1).key;
+        for _ in 0..300_000 {
+            assert!(memory.unrecorded(&last).is_some());
+        }
+        for n in (0..MOST).rev() {
+            memory.forget(&lease(n, 1));
+        }
+        assert_eq!(memory.state().completions.bytes, 0);
+    }
+
+    #[test]
+    fn of_a_message_the_newest_completion_is_kept() {
+        let memory = Memory::default();
+        memory.keep(&lease(1, 1), Some(Bytes::from_static(b"first")));
+        memory.keep(&lease(1, 2), Some(Bytes::from_static(b"2nd")));
+        let kept = memory.unrecorded(&lease(1, 1).key).unwrap();
+        assert_eq!(kept.lease.token, FencingToken::new(2));
+        assert_eq!(memory.state().completions.bytes, 3);
     }
 
     #[test]

@@ -20,6 +20,10 @@ use crate::{
 /// attempt: how often to deliver again is the broker's to limit. For a transaction that is opened
 /// elsewhere, call [`record_in`](Transactional::record_in).
 ///
+/// A [time to live](Message::with_time_to_live) counts from when a message was stored, which the transaction is not
+/// told. So one that was stored before, as by a receiver, runs here however old it is; one that comes first with
+/// this delivery is in time.
+///
 /// `work` answers `()`, or a [`Completion`] with a [result](Completion::with_result) that is kept in the
 /// same transaction, for [duplicates](OnDuplicate::ReturnResult). A result over the store's limit is
 /// returned but not kept, and a warning logged.

@@ -8,11 +8,10 @@ use std::{
 
 use backon::Retryable as _;
 use inbox_api::{from_micros, to_micros};
-use tokio::{task::JoinError, time::timeout};
-use tokio_util::{sync::CancellationToken, task::TaskTracker};
+use tokio::task::JoinError;
 use tracing::Instrument as _;
 
-use super::{GRACE, Janitor, Sweep, no_answer, unless_given_up};
+use super::{End, Janitor, Sweep, no_answer};
 use crate::{
     AfterDead, Begun, Effect, Error, ErrorKind, Filter, HandlerName, Invalid, Key, LeaseTerms,
     Leased, Message, Outcome, Page, Record, Result, Settled, State, Store as _, StoreExt as _,
@@ -42,8 +41,6 @@ pub(super) struct Abandoned {
     pub(super) after: Duration,
     pub(super) after_dead: AfterDead,
     pub(super) hooks: Option<Arc<dyn Hooks>>,
-    /// Messages that are begun and not settled yet.
-    pub(super) under_way: TaskTracker,
 }
 
 /// Its name when it has no such moment to keep: it counts from when the message was due.
@@ -92,6 +89,11 @@ impl Abandoned {
         let Some(leased) = self.begin(&message, worker).await? else {
             return Ok(false);
         };
+        if leased.accepted_at != record.accepted_at {
+            // An operator has cleared the handler since it was read, and this look has stored it again.
+            self.release(&leased).await?;
+            return Ok(false);
+        }
         // By the store's clock, as all other times here are.
         let now = leased.lease.until.checked_sub(LEASE).unwrap_or(UNIX_EPOCH);
         let has_crashed = leased.attempts.crashed(true) > 0;
@@ -151,15 +153,6 @@ impl Abandoned {
             .await
     }
 
-    /// Waits for the messages that are begun, for a while.
-    pub(super) async fn finish(&self) {
-        self.under_way.close();
-        if timeout(GRACE, self.under_way.wait()).await.is_err() {
-            tracing::warn!("a message is still in the janitor's hands; its lease runs out");
-        }
-        self.under_way.reopen();
-    }
-
     async fn bury(&self, leased: Leased, reason: String) -> Result<bool> {
         let key = &leased.lease.key;
         let outcome = Outcome::Dead {
@@ -207,22 +200,24 @@ impl Janitor {
         &self,
         abandoned: &Arc<Abandoned>,
         sweep: &mut Sweep,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<()> {
         for handler in &abandoned.handlers {
             let filter = Filter {
                 states: vec![State::Pending],
                 handler: Some(handler.clone()),
                 older_than: Some(abandoned.after),
+                // What is scheduled, or waits for a retry, is not looked at one by one.
+                due_within: Some(Duration::ZERO),
                 ..Filter::default()
             };
             let mut page = Page::first(self.slice);
             loop {
-                if shutdown.is_cancelled() {
+                if end.has_come() {
                     return Ok(());
                 }
                 let listing = || self.operate.list(&filter, &page);
-                let listing = self.ask(shutdown, "list", listing).await?;
+                let listing = self.ask(end, "list", listing).await?;
                 for row in listing.corrupt {
                     tracing::error!(
                         place = row.place,
@@ -232,10 +227,10 @@ impl Janitor {
                     sweep.corrupt += 1;
                 }
                 for record in listing.records {
-                    if shutdown.is_cancelled() {
+                    if end.has_come() {
                         return Ok(());
                     }
-                    match self.give_up(abandoned, &record.key, shutdown).await {
+                    match self.give_up(abandoned, &record.key, end).await {
                         Ok(is_dead) => sweep.abandoned += u64::from(is_dead),
                         Err(error) if is_its_own(&error) => {
                             let key = &record.key;
@@ -254,20 +249,15 @@ impl Janitor {
         Ok(())
     }
 
-    async fn give_up(
-        &self,
-        abandoned: &Arc<Abandoned>,
-        key: &Key,
-        shutdown: &CancellationToken,
-    ) -> Result<bool> {
+    async fn give_up(&self, abandoned: &Arc<Abandoned>, key: &Key, end: End<'_>) -> Result<bool> {
         let getting = || self.operate.get(key);
-        match self.ask(shutdown, "get", getting).await? {
+        match self.ask(end, "get", getting).await? {
             Some(record) if record.state == State::Pending => {
                 let task = abandoned.clone().give_up(record).in_current_span();
                 // Between its beginning and its end nothing is dropped, or the message would stay
                 // leased and have one more attempt.
-                let task = abandoned.under_way.spawn(task);
-                let given_up = unless_given_up(shutdown, task).await;
+                let task = self.under_way.spawn(task);
+                let given_up = end.unless_given_up(task).await;
                 given_up.map_or_else(
                     || Err(no_answer("sweep")),
                     |given_up| given_up.unwrap_or_else(ended),

@@ -4,9 +4,8 @@ use std::{panic::AssertUnwindSafe, time::Duration};
 
 use futures_util::FutureExt as _;
 use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
 
-use super::{Archiver, Janitor, NO_ANSWER, Retention, Sweep, SweepError, unless_given_up};
+use super::{Archiver, End, Janitor, NO_ANSWER, Retention, Sweep, SweepError};
 use crate::{HandlerName, Key, PurgeRequest, Result, State, pace::Slices};
 
 /// The most corrupt rows that a sweep with an archiver looks past.
@@ -36,18 +35,17 @@ impl Janitor {
     pub(super) async fn sweep_expired(
         &self,
         sweep: &mut Sweep,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<(), SweepError> {
         if self.own.is_empty() {
-            return self.sweep_by(&self.retention, None, sweep, shutdown).await;
+            return self.sweep_by(&self.retention, None, sweep, end).await;
         }
         let looking = || self.operate.statistics();
-        let statistics = self.ask(shutdown, "statistics", looking).await?;
+        let statistics = self.ask(end, "statistics", looking).await?;
         for handler in statistics.handlers {
             let handler = handler.handler;
             let retention = self.own.get(&handler).unwrap_or(&self.retention);
-            self.sweep_by(retention, Some(&handler), sweep, shutdown)
-                .await?;
+            self.sweep_by(retention, Some(&handler), sweep, end).await?;
         }
         Ok(())
     }
@@ -57,7 +55,7 @@ impl Janitor {
         retention: &Retention,
         handler: Option<&HandlerName>,
         sweep: &mut Sweep,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<(), SweepError> {
         let group = |(state, age)| Group {
             handler,
@@ -66,9 +64,9 @@ impl Janitor {
         };
         for group in retention.states().map(group) {
             match &self.archiver {
-                None => self.purge(sweep, &group, shutdown).await?,
+                None => self.purge(sweep, &group, end).await?,
                 Some(archiver) => {
-                    let archived = self.archive(&**archiver, sweep, &group, shutdown);
+                    let archived = self.archive(&**archiver, sweep, &group, end);
                     sweep.corrupt += archived.await?;
                 }
             }
@@ -76,7 +74,7 @@ impl Janitor {
         match retention.payloads() {
             Some(age) => {
                 let group = group((State::Processed, age));
-                self.drop_payloads(sweep, &group, shutdown).await
+                self.drop_payloads(sweep, &group, end).await
             }
             None => Ok(()),
         }
@@ -86,12 +84,12 @@ impl Janitor {
         &self,
         sweep: &mut Sweep,
         group: &Group<'_>,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<(), SweepError> {
         let request = group.request(self.slice)?;
-        while !shutdown.is_cancelled() {
+        while !end.has_come() {
             let dropping = || self.operate.drop_payloads(&request);
-            let step = self.ask(shutdown, "drop_payloads", dropping).await?;
+            let step = self.ask(end, "drop_payloads", dropping).await?;
             sweep.payloads += step;
             if step < u64::from(self.slice) {
                 break;
@@ -104,15 +102,15 @@ impl Janitor {
         &self,
         sweep: &mut Sweep,
         group: &Group<'_>,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<(), SweepError> {
         let expired = group.request(self.slice)?;
         loop {
-            if shutdown.is_cancelled() {
+            if end.has_come() {
                 return Ok(());
             }
             let purging = || self.operate.purge(&expired);
-            let step = self.ask(shutdown, "purge", purging).await?;
+            let step = self.ask(end, "purge", purging).await?;
             sweep.add(group.state, step);
             if step < u64::from(self.slice) {
                 return Ok(());
@@ -126,20 +124,20 @@ impl Janitor {
         archiver: &dyn Archiver,
         sweep: &mut Sweep,
         group: &Group<'_>,
-        shutdown: &CancellationToken,
+        end: End<'_>,
     ) -> Result<u64, SweepError> {
         let mut corrupt = 0;
         // They come with their payloads.
         let mut slices = Slices::new(self.slice);
         loop {
-            if shutdown.is_cancelled() {
+            if end.has_come() {
                 return Ok(corrupt.into());
             }
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = slices.size().saturating_add(corrupt);
             let expired = group.request(limit)?;
             let listing = || self.operate.expired(&expired);
-            let listing = self.ask(shutdown, "expired", listing).await?;
+            let listing = self.ask(end, "expired", listing).await?;
             let listed = Instant::now();
             slices.saw(&listing.records);
             let seen = u32::try_from(listing.corrupt.len()).unwrap_or(u32::MAX);
@@ -156,7 +154,7 @@ impl Janitor {
             let mut step = 0;
             if !keys.is_empty() {
                 let archiving = AssertUnwindSafe(archiver.archive(&listing.records));
-                match unless_given_up(shutdown, archiving.catch_unwind()).await {
+                match end.unless_given_up(archiving.catch_unwind()).await {
                     Some(Ok(archived)) => archived,
                     Some(Err(_)) => Err("the archiver panicked".into()),
                     None => Err(NO_ANSWER.into()),
@@ -169,7 +167,7 @@ impl Janitor {
                     let archived = Group { age, ..*group }.request(limit)?;
                     self.operate.purge_archived(&archived, &keys).await
                 };
-                step = self.ask(shutdown, "purge_archived", purging).await?;
+                step = self.ask(end, "purge_archived", purging).await?;
                 sweep.add(group.state, step);
             }
             let found = listing.records.len() + listing.corrupt.len();

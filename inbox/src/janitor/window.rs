@@ -2,6 +2,9 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use tokio::time::sleep;
+
+use super::LOOK_AT_CLOCK;
 use crate::Invalid;
 
 const HOUR: u64 = 60 * 60;
@@ -44,15 +47,45 @@ impl Window {
         Duration::from_secs(closed)
     }
 
+    /// Waits until it is closed by this clock.
+    pub(super) async fn closed(&self, clock: impl Fn() -> SystemTime) {
+        loop {
+            let open = self.closes_in(clock());
+            if open.is_zero() {
+                return;
+            }
+            sleep(open.min(LOOK_AT_CLOCK)).await;
+        }
+    }
+
     /// Zero while it is closed.
-    pub(super) fn closes_in(&self, now: SystemTime) -> Duration {
+    fn closes_in(&self, now: SystemTime) -> Duration {
         Duration::from_secs(self.length.saturating_sub(self.since_opening(now)))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::cell::Cell;
+
+    use tokio::time::Instant;
+
     use super::*;
+
+    /// Defect: a machine that sleeps swept on behind the hour, for as long as it had slept.
+    #[tokio::test(start_paused = true)]
+    async fn it_is_closed_by_the_clock_also_behind_a_sleep_of_the_machine() {
+        let night = Window::new(22, 4).unwrap();
+        let looks = Cell::new(0);
+        let clock = || {
+            looks.set(looks.get() + 1);
+            let hour = if looks.get() == 1 { 23 } else { 5 };
+            UNIX_EPOCH + Duration::from_secs(hour * HOUR)
+        };
+        let began = Instant::now();
+        night.closed(clock).await;
+        assert!(began.elapsed() <= 2 * LOOK_AT_CLOCK);
+    }
 
     #[test]
     fn it_opens_and_closes_at_full_hours_also_over_midnight() {

@@ -6,14 +6,17 @@
 //! pending when their short leases have run out, of handlers that nobody is to work on. Their deliveries
 //! were not acknowledged; when they come again the messages are begun and settled once more.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    collections::{HashMap, HashSet},
+    time::{Duration, SystemTime},
+};
 
 use futures_util::{FutureExt as _, StreamExt as _, stream};
 use tokio::time::{Instant, sleep};
 
 use super::{Receiver, outage::Outage, report::unanswered};
 use crate::{
-    Begun, Due, ErrorKind, HandlerName, Invalid, Kind, Lease, LeaseTerms, Message, MessageId,
+    Begun, Due, ErrorKind, HandlerName, Invalid, Key, Kind, Lease, LeaseTerms, Message, MessageId,
     Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
     receiver::{Raw, Rejection},
     refusal::plainer,
@@ -27,6 +30,10 @@ const LEASE: Duration = Duration::from_secs(5);
 /// have run out: it is worked on by others, or waits for its time. Twice the length, for a store of
 /// several servers whose clocks differ.
 const WATCH: Duration = Duration::from_secs(10);
+
+/// Nor is one that is busy for so long in all, until ever later moments: six receivers would have died over it,
+/// one after the other. Others renew its lease, or try it again and again.
+const LONGEST_WATCH: Duration = Duration::from_secs(30);
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -125,26 +132,64 @@ enum Step {
     /// Its key is known, and nothing is left to be done.
     Known,
     Settle(Lease),
-    /// It is busy, as the store said when it was asked then.
-    Wait(SystemTime, Instant),
+    Wait(Busy),
 }
 
-/// Since when a message is busy until the same moment, which is the store's: it is compared with itself
-/// only, as this machine's clock may be another.
-#[derive(Clone, Default)]
-struct Watch(Option<(SystemTime, Instant)>);
+/// The store's answer that a message is busy.
+struct Busy {
+    until: SystemTime,
+    asked: Instant,
+    answered: Instant,
+}
+
+/// For how long a message has been busy. The store's moments are compared with one another only, as this
+/// machine's clock may be another.
+#[derive(Default)]
+struct Watch {
+    /// Until when it is, and since when the store says that.
+    known: Option<(SystemTime, Instant)>,
+    /// When the store said so last.
+    last: Option<Instant>,
+    /// Of all moments together.
+    total: Duration,
+}
 
 impl Watch {
     /// Whether it is not under a receiver's lease.
-    fn is_over(&mut self, until: SystemTime, asked: Instant) -> bool {
-        match self.0 {
-            Some((known, since)) if known == until => asked.duration_since(since) >= WATCH,
+    fn is_over(&mut self, busy: &Busy) -> bool {
+        let gap = self.last.replace(busy.answered);
+        let gap = gap.map_or(Duration::ZERO, |last| busy.asked.duration_since(last));
+        // Between answers that are further apart, as in an outage, it may have been free.
+        self.total += gap.min(LEASE);
+        let unchanged = match self.known {
+            Some((until, since)) if until == busy.until => busy.asked.duration_since(since),
             _ => {
-                self.0 = Some((until, Instant::now()));
-                false
+                self.known = Some((busy.until, busy.answered));
+                Duration::ZERO
             }
+        };
+        unchanged >= WATCH || self.total >= LONGEST_WATCH
+    }
+}
+
+/// What is to be begun now, with its place. Of copies of one message the first is begun alone, so that it is the
+/// one that is stored; the others when it is.
+fn to_begin<'a>(finals: &'a [Final], receipts: &[Option<Receipt>]) -> Vec<(usize, &'a Final)> {
+    let (mut stored, mut begun) = (HashSet::new(), HashSet::new());
+    let mut open = Vec::new();
+    for (at, (last, receipt)) in finals.iter().zip(receipts).enumerate() {
+        let key = last.message.key();
+        match receipt {
+            // Another copy may be one that the store takes.
+            Some(Receipt::Refused(_)) => {}
+            Some(_) => {
+                stored.insert(key);
+            }
+            None if stored.contains(key) || begun.insert(key) => open.push((at, last)),
+            None => {}
         }
     }
+    open
 }
 
 /// Stores each message with its end, however long the store is away. A message that is known already
@@ -165,15 +210,9 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
         })
         .collect();
     let mut outage = Outage::none("store", &receiver.vitals);
-    let mut watches = vec![Watch::default(); finals.len()];
+    let mut watches: HashMap<&Key, Watch> = HashMap::new();
     loop {
-        let open = receipts
-            .iter()
-            .enumerate()
-            .filter(|(_, receipt)| receipt.is_none());
-        let open: Vec<_> = open
-            .filter_map(|(at, _)| Some((at, finals.get(at)?)))
-            .collect();
+        let open = to_begin(finals, &receipts);
         if open.is_empty() {
             outage.over();
             return Ok(receipts.into_iter().flatten().collect());
@@ -186,6 +225,7 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
         let begun: Vec<_> = begun.collect();
         let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
         let (mut leased, mut known, mut failed) = (Vec::new(), Vec::new(), None);
+        let mut is_waiting = false;
         for (at, last, step) in begun {
             match step {
                 Ok(Step::Refused(invalid)) => {
@@ -195,17 +235,18 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
                 }
                 Ok(Step::Known) => known.push((at, &last.message)),
                 Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
-                Ok(Step::Wait(until, asked)) => {
-                    let watch = watches.get_mut(at);
-                    if watch.is_some_and(|watch| watch.is_over(until, asked)) {
+                Ok(Step::Wait(busy)) => {
+                    let watch = watches.entry(last.message.key()).or_default();
+                    if watch.is_over(&busy) {
                         known.push((at, &last.message));
+                    } else {
+                        is_waiting = true;
                     }
                 }
                 Err(error) if error.is_retryable() => failed = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        let is_waiting = leased.is_empty();
         let mut answers = settle(receiver, leased, &mut outage).await?;
         match compare(receiver, known).await {
             Ok(compared) => answers.extend(compared),
@@ -221,7 +262,7 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<R
             Some(error) => sleep(outage.failed(&error)).await,
             None => {
                 outage.over();
-                if is_waiting && receipts.iter().any(Option::is_none) {
+                if is_waiting {
                     sleep(PAUSE).await;
                 }
             }
@@ -234,7 +275,11 @@ async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Re
     Ok(match receiver.store.begin(message, terms).await {
         Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
         // Perhaps left by a receiver that has died, or this one's after a lost reply.
-        Ok(Begun::Busy { until }) => Step::Wait(until, asked),
+        Ok(Begun::Busy { until }) => Step::Wait(Busy {
+            until,
+            asked,
+            answered: Instant::now(),
+        }),
         Ok(_) => Step::Known,
         // It is the stored one that cannot be read.
         Err(error) if error.kind() == ErrorKind::Corrupt => Step::Known,

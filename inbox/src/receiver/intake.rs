@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::{FutureExt as _, StreamExt as _, future::OptionFuture, stream::FuturesOrdered};
 use inbox_source::{Flow, Source, SourceError};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -28,6 +28,13 @@ enum Supply {
     Ended,
     Failed(SourceError),
 }
+
+/// A source that has failed, and then does not answer for so long, is back and has nothing to hand out: no source
+/// takes half of it to find out that its broker is away.
+const QUIET: Duration = Duration::from_secs(60);
+
+/// How often what a source knows of its broker is told on while nothing is taken from it.
+const TELLS: Duration = Duration::from_secs(5);
 
 /// How long a source may take to tell its broker what it has not told yet.
 const CLOSE_LIMIT: Duration = Duration::from_secs(10);
@@ -92,6 +99,7 @@ async fn take<S: Source>(
             .as_ref()
             .filter(|gate| !gate.is_open());
         let opened = OptionFuture::from(shut_gate.map(BacklogGate::opened));
+        let takes = open && room && shut_gate.is_none();
         tokio::select! {
             biased;
             () = cancelled.as_mut(), if !stopping => {
@@ -121,7 +129,7 @@ async fn take<S: Source>(
                 linger_over = true;
             }
             Some(()) = opened, if open && room => {}
-            pulled = puller.next(), if open && room && shut_gate.is_none() => match pulled {
+            pulled = puller.next(), if takes => match pulled {
                 Ok(Some(delivery)) => {
                     if gathered.is_empty() {
                         linger_over = false;
@@ -133,6 +141,10 @@ async fn take<S: Source>(
                 Ok(None) => supply = Supply::Ended,
                 Err(error) => supply = Supply::Failed(error),
             },
+            () = sleep(TELLS), if !takes => {
+                let unacknowledged = gathered.size().deliveries + held.deliveries;
+                telemetry::source(&name, unacknowledged, puller.source.lag());
+            }
             // Behind the source: what is there already belongs to the batch.
             () = ready(()), if at_once && !linger_over && storing.is_empty() && !gathered.is_empty() => {
                 linger_over = true;
@@ -200,19 +212,37 @@ impl<'a, S: Source> Puller<'a, S> {
     }
 
     async fn next(&mut self) -> Result<Option<S::Delivery>, SourceError> {
+        let Self {
+            source,
+            outage,
+            paused_until,
+        } = self;
         loop {
-            if let Some(until) = self.paused_until {
+            if let Some(until) = *paused_until {
                 sleep_until(until).await;
-                self.paused_until = None;
+                *paused_until = None;
             }
-            let next = AssertUnwindSafe(async { self.source.next().await }).catch_unwind();
-            match next.await.unwrap_or_else(|_| Err(panicked())) {
+            let next = AssertUnwindSafe(async { source.next().await }).catch_unwind();
+            let mut next = pin!(next);
+            let came = if outage.is_present() {
+                match timeout(QUIET, &mut next).await {
+                    Ok(came) => came,
+                    Err(_) => {
+                        outage.over();
+                        // The same call goes on.
+                        next.await
+                    }
+                }
+            } else {
+                next.await
+            };
+            match came.unwrap_or_else(|_| Err(panicked())) {
                 Ok(delivery) => {
-                    self.outage.over();
+                    outage.over();
                     return Ok(delivery);
                 }
                 Err(error) if error.is_transient() => {
-                    self.paused_until = Some(Instant::now() + self.outage.failed(&error));
+                    *paused_until = Some(Instant::now() + outage.failed(&error));
                 }
                 Err(error) => return Err(error),
             }

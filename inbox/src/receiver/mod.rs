@@ -317,7 +317,8 @@ impl ReceiverBuilder {
     /// on: a receiver that is killed half-way leaves messages pending, after five seconds under a
     /// lease, until their deliveries come again. What is pending and due for another reason is
     /// recorded as processed too. A redelivery that finds such a lease waits for its end; one that finds
-    /// a message which others work on, or which is not due, leaves it to them after ten seconds.
+    /// a message which others work on, or which is not due, leaves it to them after ten seconds, or after thirty if
+    /// they renew a short lease or try it again meanwhile.
     ///
     /// One who waits for an answer records with an inline consumer whose handler does nothing:
     /// `consumer.consume(&message, async |_| Ok::<_, Failure>(None))`.

@@ -40,6 +40,11 @@ impl Outage {
         }
     }
 
+    /// Whether it is away, as far as is known.
+    pub(super) fn is_present(&self) -> bool {
+        self.present.is_some()
+    }
+
     /// Notes a failure and says how long to wait before trying again.
     pub(super) fn failed(&mut self, error: &dyn fmt::Display) -> Duration {
         let of = self.of;

@@ -6,9 +6,9 @@ use std::{
 };
 
 use inbox::{
-    AfterDead, Begun, CancellationToken, Edit, ErrorKind, Intervention, Janitor, Lease, LeaseTerms,
-    Outcome, Receipt, Retention, RetryPolicy, Settled, State, Store, StoreExt as _, SweepError,
-    WorkerName,
+    AfterDead, Begun, CancellationToken, Due, Edit, ErrorKind, HandlerName, Intervention, Janitor,
+    Lease, LeaseTerms, Outcome, Receipt, Retention, RetryPolicy, Settled, Slice, State, Store,
+    StoreExt as _, SweepError, WorkerName,
 };
 
 mod archiving;
@@ -329,6 +329,70 @@ async fn what_others_had_during_a_slow_look_is_not_given_up() {
     assert_eq!(sweeping.await.unwrap(), 0);
     spy.clock.advance(HOUR / 2);
     assert_eq!(given_up(&spy).await, 0);
+}
+
+/// Defect: the second call took the place of the first.
+#[tokio::test]
+async fn handlers_may_be_given_up_after_times_of_their_own() {
+    let spy = Arc::new(Spy::new());
+    let mail = HandlerName::new("mail").unwrap();
+    spy.receive_all([message("1"), message("1").for_handler(mail.clone())])
+        .await;
+    let (also, never) = ([mail], [billing()]);
+    let janitor = giving_up(&spy)
+        .give_up_after(spy.clone(), also, 3 * HOUR, AfterDead::Continue)
+        .give_up_after(spy.clone(), never, 1000 * HOUR, AfterDead::Continue)
+        .build()
+        .unwrap();
+    spy.clock.advance(2 * HOUR);
+    assert_eq!(janitor.sweep().await.unwrap().abandoned, 1);
+    assert_eq!(spy.record("1").await.state, State::Dead);
+    spy.clock.advance(2 * HOUR);
+    assert_eq!(janitor.sweep().await.unwrap().abandoned, 1);
+    assert_eq!(spy.count(State::Dead).await, 2);
+}
+
+/// A janitor whose calls can be delayed and counted.
+fn giving_up_by(store: &Arc<FaultyStore>) -> Janitor {
+    Janitor::builder(store.clone())
+        .give_up_after(store.clone(), [billing()], HOUR, AfterDead::Continue)
+        .build()
+        .unwrap()
+}
+
+/// Defect: the look at a message stored it again, and it was dead at once.
+#[tokio::test(start_paused = true)]
+async fn what_is_cleared_while_it_is_looked_at_is_not_given_up() {
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([message("gone")]).await;
+    spy.clock.advance(2 * HOUR);
+    let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+    store.plan("get", [Fault::Slow(Duration::from_secs(2))]);
+    let janitor = giving_up_by(&store);
+    let sweeping = tokio::spawn(async move { janitor.sweep().await.unwrap().abandoned });
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    let slice = Slice {
+        after: None,
+        limit: 10,
+    };
+    let cleared = spy.inner.clear_slice(&billing(), &slice).await.unwrap();
+    assert_eq!(cleared.changed, 1);
+    assert_eq!(sweeping.await.unwrap(), 0);
+    let record = spy.record("gone").await;
+    let started = record.attempts.started;
+    assert_eq!((record.state, started), (State::Pending, 0));
+}
+
+/// Defect: each sweep read those one by one.
+#[tokio::test]
+async fn what_waits_for_its_time_is_not_read() {
+    let spy = Arc::new(Spy::new());
+    let later = message("later").with_due(Due::After(10 * HOUR));
+    spy.receive_all([later]).await;
+    spy.clock.advance(2 * HOUR);
+    let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+    let sweep = giving_up_by(&store).sweep().await.unwrap();
+    assert_eq!((sweep.abandoned, store.calls("get")), (0, 0));
 }
 
 #[tokio::test(start_paused = true)]

@@ -85,6 +85,40 @@ async fn an_outage_is_logged_once_when_it_begins_and_once_when_it_ends() {
     assert_eq!(counts.get(), (4, 4));
 }
 
+/// Defect: the end was noticed with the next message only, and so the next outage not told.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_over_when_the_source_waits_for_messages_again() {
+    const HOUR: Duration = Duration::from_secs(3600);
+
+    let counts = Counts::default();
+    let _guard = logged::subscribe(counts.clone());
+    let inbox = memory().await;
+    let broker = Broker::new(inbox.clone());
+    for _ in 0..2 {
+        broker.step(Step::Fail(SourceError::transient("connection reset")));
+        broker.step(Step::Wait(HOUR));
+    }
+    broker.queue(message(1));
+    let receiver = Receiver::builder(inbox).build();
+    let seen = receiver.clone();
+    let mut source = broker.source();
+    let running = receiver.run(&mut source, never());
+    let looking = async {
+        for outage in 1..=2 {
+            tokio::time::sleep(Duration::from_secs(20)).await;
+            assert_eq!(seen.health().degraded, ["source: connection reset"]);
+            assert_eq!(counts.get(), (outage, outage - 1));
+            tokio::time::sleep(HOUR / 2).await;
+            assert_eq!(seen.health().degraded, Vec::<String>::new());
+            assert_eq!(counts.get(), (outage, outage));
+            tokio::time::sleep(HOUR / 2 - Duration::from_secs(15)).await;
+        }
+    };
+    let (ran, ()) = tokio::join!(running, looking);
+    assert_eq!(ran.unwrap().accepted, 1);
+    assert_eq!(counts.get(), (2, 2));
+}
+
 /// Commits offsets as Kafka does: up to and including the one given.
 struct Offset {
     offset: usize,

@@ -3,8 +3,9 @@
 use std::{sync::Arc, time::Duration};
 
 use inbox::{
-    Begun, Clock, Due, ErrorKind, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms, Message,
-    MessageId, Page, PurgeRequest, Receipt, Record, Schema as _, State, StoreExt as _, WorkerName,
+    Begun, Clock, Due, ErrorKind, Extended, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms,
+    Message, MessageId, Page, PurgeRequest, Receipt, Record, Schema as _, State, StoreExt as _,
+    WorkerName,
     memory::{MemoryOptions, MemoryStore},
     receiver::{
         ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Submission,
@@ -101,6 +102,58 @@ async fn what_waits_for_its_time_is_not_waited_for_for_ever() {
     let summary = record(&recorder(&inbox), vec![message("1"), message("2")]).await;
     assert_eq!((summary.accepted, summary.duplicates), (1, 1));
     assert_eq!(state(&inbox, "1").await, State::Pending);
+}
+
+/// Defect: each renewal began the wait again, and the receiver stood still.
+#[tokio::test(start_paused = true)]
+async fn what_others_renew_is_not_waited_for_for_ever() {
+    let (inbox, clock) = ahead(Duration::ZERO).await;
+    let length = Duration::from_secs(30);
+    let terms = LeaseTerms::new(length, WorkerName::new("worker").unwrap()).unwrap();
+    let begun = inbox.begin(&message("1"), &terms).await.unwrap();
+    let Begun::Run(leased) = begun else {
+        panic!("{begun:?}");
+    };
+    let renewing = tokio::spawn({
+        let inbox = inbox.clone();
+        async move {
+            loop {
+                sleep(length / 3).await;
+                clock.advance(length / 3);
+                let renewed = inbox.extend_one(&leased.lease, length).await.unwrap();
+                assert!(matches!(renewed, Extended::Until(_)), "{renewed:?}");
+            }
+        }
+    });
+    let receiver = recorder(&inbox);
+    let recording = record(&receiver, vec![message("1"), message("2")]);
+    let summary = tokio::time::timeout(HOUR, recording).await;
+    renewing.abort();
+    let summary = summary.expect("it waits as long as the lease is renewed");
+    assert_eq!((summary.accepted, summary.duplicates), (1, 1));
+    assert_eq!(state(&inbox, "1").await, State::Leased);
+}
+
+/// Defect: the one was recorded whose call came through first.
+#[tokio::test(start_paused = true)]
+async fn of_copies_in_one_batch_the_first_is_recorded() {
+    for fault in [
+        Fault::Before(ErrorKind::Unavailable),
+        Fault::Later(Duration::from_secs(1)),
+    ] {
+        let inbox = faulty::memory().await;
+        let store = Arc::new(FaultyStore::new(inbox.clone()));
+        store.plan("begin", [fault]);
+        let receiver = Receiver::builder(store).record_only().build();
+        let first = message("1");
+        let other = message("1").with_fingerprint(Fingerprint::new(7));
+        let copies = vec![first.clone(), other.clone(), other];
+        let summary = record(&receiver, copies).await;
+        assert_eq!((summary.accepted, summary.duplicates), (1, 2));
+        assert_eq!(summary.differing, 2);
+        let recorded = inbox.get(first.key()).await.unwrap().unwrap();
+        assert_eq!(recorded.fingerprint, first.fingerprint());
+    }
 }
 
 #[tokio::test]

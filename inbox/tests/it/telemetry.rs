@@ -124,8 +124,11 @@ mod counted {
         Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString,
         Unit,
     };
+    use tokio::sync::Semaphore;
 
     use super::*;
+    use crate::faulty::{FaultyStore, memory};
+    use inbox::receiver::{Receiver, Source, SourceError, StreamSource};
 
     /// Keeps counters as they are, and of histograms how many values there were.
     #[derive(Default)]
@@ -222,6 +225,56 @@ mod counted {
         // Gauges: zero as a floating-point number is zero here too.
         assert_eq!(value("inbox_backlog billing"), Some(0));
         assert_eq!(value("inbox_lag_seconds billing"), Some(0));
+    }
+
+    /// A source that knows what its broker still has.
+    struct Lagging<S>(S, Arc<AtomicU64>);
+
+    impl<S: Source> Source for Lagging<S> {
+        type Delivery = S::Delivery;
+
+        async fn next(&mut self) -> Result<Option<S::Delivery>, SourceError> {
+            self.0.next().await
+        }
+
+        fn lag(&self) -> Option<u64> {
+            Some(self.1.load(SeqCst))
+        }
+    }
+
+    #[test]
+    fn a_source_is_told_of_while_nothing_is_taken_from_it() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let gauge = |name: &str| book.value(name).map(f64::from_bits);
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let mut store = FaultyStore::new(memory().await);
+                let gate = Arc::new(Semaphore::new(0));
+                store.gate = Some(gate.clone());
+                let receiver = Receiver::builder(Arc::new(store)).max_unacknowledged(1);
+                let receiver = receiver.build();
+                let lag = Arc::new(AtomicU64::new(7));
+                let deliveries = futures_util::stream::iter([Ok(message(1))]);
+                let mut source = Lagging(StreamSource::new(deliveries), lag.clone());
+                let check = async {
+                    tokio::time::sleep(Duration::from_secs(12)).await;
+                    assert_eq!(gauge("inbox_source_lag source"), Some(7.0));
+                    assert_eq!(gauge("inbox_unacknowledged source"), Some(1.0));
+                    lag.store(9, SeqCst);
+                    tokio::time::sleep(Duration::from_secs(12)).await;
+                    assert_eq!(gauge("inbox_source_lag source"), Some(9.0));
+                    gate.add_permits(1);
+                };
+                let running = receiver.run(&mut source, inbox::CancellationToken::new());
+                let (summary, ()) = tokio::join!(running, check);
+                assert_eq!(summary.unwrap().accepted, 1);
+            });
+        });
     }
 
     /// A dead message that holds up its ordering key.

@@ -237,3 +237,70 @@ async fn what_a_handler_decides_itself_stands() {
     is(&consumer.consume(&message(5), lost).await, "LeaseLost");
     assert_eq!(bench.record(&message(5)).await.state, State::Leased);
 }
+
+/// Defect: when the answer to its commit was lost, the last attempt was told as dead, and the message was processed.
+#[tokio::test]
+async fn a_handler_that_has_settled_without_knowing_it_is_no_dead_letter() {
+    let bench = bench();
+    let told = Told::default();
+    let consumer = bench.consumer.clone().retry(policy(1));
+    let consumer = consumer
+        .hooks(told.clone())
+        .on_duplicate(OnDuplicate::ReturnResult);
+    let settle = async |leased: &Leased| {
+        let result = Some(Bytes::from("receipt"));
+        let outcome = Outcome::Processed { result };
+        let settled = bench.inbox.settle_one(&leased.lease, outcome).await;
+        assert_eq!(settled.unwrap(), inbox::Settled::Done);
+    };
+    let fails = async |leased: Leased| {
+        settle(&leased).await;
+        Err::<Option<Bytes>, _>(Failure::from("no answer to the commit"))
+    };
+    let panics = async |leased: Leased| -> Result<Option<Bytes>, Failure> {
+        settle(&leased).await;
+        panic!("no answer to the commit")
+    };
+    let answer = consumer
+        .consume_settling(&message(1), fails, Failure::clone)
+        .await;
+    assert_eq!(answer.unwrap(), duplicate(Some("receipt")));
+    let answer = consumer
+        .consume_settling(&message(2), panics, Failure::clone)
+        .await;
+    assert_eq!(answer.unwrap(), duplicate(Some("receipt")));
+    // One that has not settled is dead.
+    let fails = async |_| Err::<Option<Bytes>, _>(Failure::from("no funds"));
+    let answer = consumer
+        .consume_settling(&message(3), fails, Failure::clone)
+        .await;
+    is(&answer, "Dead(Failed");
+    assert_eq!(bench.record(&message(3)).await.state, State::Dead);
+    assert!(consumer.drain(Duration::from_secs(60)).await);
+    assert_eq!(*told.0.lock().unwrap(), ["dead 3: no funds"]);
+}
+
+#[tokio::test]
+async fn what_was_replayed_behind_a_last_attempt_is_left_to_its_next_delivery() {
+    let bench = bench();
+    let consumer = bench.consumer.clone().retry(policy(1));
+    let fails = async |leased: Leased| {
+        let dead = Outcome::Dead {
+            reason: "set aside".into(),
+            after: AfterDead::Continue,
+        };
+        let settled = bench.inbox.settle_one(&leased.lease, dead).await;
+        assert_eq!(settled.unwrap(), inbox::Settled::Done);
+        let as_it_is = Edit::default();
+        let replayed = bench.inbox.replay(&leased.lease.key, &as_it_is);
+        assert_eq!(replayed.await.unwrap(), Intervention::Done);
+        Err::<Option<Bytes>, _>(Failure::from("no funds"))
+    };
+    let answer = consumer
+        .consume_settling(&message(1), fails, Failure::clone)
+        .await;
+    is(&answer, "Handler");
+    let record = bench.record(&message(1)).await;
+    let started = record.attempts.started;
+    assert_eq!((record.state, started), (State::Pending, 0));
+}
