@@ -115,9 +115,11 @@ impl Service {
 
     /// Runs all parts until `shutdown` is cancelled, then ends them in
     /// [order](crate::service#the-order-of-shutdown). It also ends when all parts have ended by
-    /// themselves: a receiver does when its source has, a task when it returns.
+    /// themselves: a receiver does when its source has, a task when it returns. Inline consumers have ended
+    /// when there were tasks and all have; without any task, nobody knows who still calls them, and only
+    /// `shutdown` ends the service.
     ///
-    /// May be dropped at any await point; then all parts are.
+    /// May be dropped at any await point; then all parts are, and its [health](Self::health) says that it has ended.
     ///
     /// # Errors
     /// [`ServiceError`] when a part has failed, or panicked, and was not to be
@@ -145,7 +147,7 @@ impl ServiceBuilder {
 
     /// Adds an inline consumer, or that of an [`InboxLayer`](crate::InboxLayer), to be
     /// [drained](InlineConsumer::drain) within `limit` at the end. What feeds it should be a
-    /// [task](Self::task), so that it ends before.
+    /// [task](Self::task), so that it ends before. Without any task, the service runs until it is told to end.
     pub fn inline(
         self,
         name: impl Into<String>,
@@ -196,7 +198,7 @@ impl ServiceBuilder {
     }
 
     /// Sets how long a shutdown may take. Default: 28 seconds, within the 30 that Kubernetes leaves a
-    /// process. Processors, receivers and inline consumers have limits of their own within it, 20
+    /// process; closing the store takes one more at most. Processors, receivers and inline consumers have limits of their own within it, 20
     /// seconds and less unless set. Longer ones of processors and inline consumers are cut to what is left of it
     /// less six seconds, or half of it, so that what still runs is handed back and costs no attempt. A limit under
     /// four seconds is too short for handlers that do not heed their cancellation.

@@ -31,7 +31,8 @@ use crate::{Invalid, OrderingKey};
 ///
 /// When the lease of one message is lost, or it is [told to stop](Context::cancellation), its answer is
 /// discarded and the others go on. The handler's future is dropped when that is so for all of
-/// them, a second after the last was told; a time-out is the shortest that any of its messages has.
+/// them, a second after the last was told; a time-out is the shortest that any of its messages has, and does
+/// not end a [transaction](crate::batch_in_transaction) that is being committed.
 ///
 /// # When a batch fails as a whole
 /// One message may be at fault, and must not hold up its neighbours. So within the same attempt the
@@ -41,7 +42,7 @@ use crate::{Invalid, OrderingKey};
 ///
 /// When eight messages in a row have failed by themselves, the fault is not in the messages: those left
 /// fail without being run again, and come back with the next attempt. A message on its last attempt is
-/// run by itself all the same.
+/// run by itself all the same. What is deferred, paused or interrupted does not count.
 ///
 /// Messages that are tried again are not put together with those that come for the first time. One that
 /// has crashed a worker before is alone in its batch.
@@ -309,8 +310,8 @@ impl Batches {
     /// Batches of one ordering key, at most so many messages each, in the order of acceptance; two batches at a
     /// time. Messages without one are in batches of their own. The rules are those of [`runs`](Self::runs).
     ///
-    /// A claim takes as many messages as a batch may have. Where no key has as many, it brings several batches, which
-    /// then run at once.
+    /// A claim takes as many messages as a batch may have. Where no key has as many, it brings several
+    /// batches, of which no more than [`at_once`](Self::at_once) run at a time.
     #[must_use]
     pub fn of_one_key(messages: usize) -> Self {
         Self {
@@ -338,8 +339,11 @@ impl Batches {
     }
 
     /// Sets how many batches run at a time: nothing is claimed for the router while as many do.
-    /// Default: 2, so that one is claimed while another runs. A claim that brings several kinds
-    /// makes a batch of each, and of those that are tried again, which then run at once.
+    /// Default: 2, so that one is claimed while another runs.
+    ///
+    /// One claim may bring more: it makes a batch of each kind or [ordering key](Self::of_one_key), and of those that
+    /// are tried again. Those beyond this number wait for others to end, with their attempts counted. What has
+    /// waited for a third of its lease is handed back, as at a shutdown or a pause, which takes its attempt back.
     #[must_use]
     pub fn at_once(mut self, batches: usize) -> Self {
         self.at_once = batches;

@@ -129,15 +129,13 @@ impl BatchRun<'_> {
                 }
                 Err(failure) => self.served.router.decide(failure),
             };
-            part.retain(
-                |place| match batch.get(*place).and_then(Context::answered) {
-                    Some(given) => {
-                        answer(&mut held_up, *place, given);
-                        false
-                    }
-                    None => true,
-                },
-            );
+            part.retain(|place| {
+                let Some(given) = batch.get(*place).and_then(|one| answered(one, &failure)) else {
+                    return true;
+                };
+                answer(&mut held_up, *place, given);
+                false
+            });
             if part.is_empty() {
                 continue;
             }
@@ -164,10 +162,8 @@ impl BatchRun<'_> {
         let now = Instant::now();
         let running = Watched::new(running, &served.name, &served.warned, lease, now);
         let limits = batch.iter().map(|c| served.timeout(c.message()));
-        let caught = match limits.flatten().min() {
-            None => Some(running.await),
-            Some(limit) => tokio::time::timeout(limit, running).await.ok(),
-        };
+        let is_committing = || batch.iter().any(Context::is_committing);
+        let caught = task::within_limit(limits.flatten().min(), running, is_committing).await;
         served.metrics.handled(&timer);
         // Whatever transaction there was has ended with the handler's future.
         batch.set_hold(Hold::Lease);
@@ -199,6 +195,12 @@ fn end_before_run(place: usize, context: &Context, held_up: &HeldUp) -> Option<A
     }
 }
 
+/// The answer for a message that is not to be run again although its batch has failed so, if it is not.
+fn answered(context: &Context, failure: &Failure) -> Option<Answer> {
+    let in_doubt = || context.is_in_doubt().then(|| Err(failure.clone()));
+    context.answered().or_else(in_doubt)
+}
+
 pub(super) fn timed_out() -> Failure {
     Failure::retry("timed out")
 }
@@ -218,6 +220,10 @@ impl Search {
 
     /// A part has failed that is not to be split.
     fn failed(&mut self, failure: &Failure) {
+        if !failure.may_be_of_one_message() {
+            // It tells nothing of the messages that are left, nor is it for them: what a stop ends, for one.
+            return;
+        }
         match failure.remedy() {
             // The handler has decided about the message.
             Some(Remedy::Dead) => self.works(),

@@ -106,7 +106,7 @@ impl ProcessorBuilder {
     /// attempts without having been run. A message on its last attempt therefore never waits: it runs
     /// or is handed back at once; and with a single [attempt](Self::retry) nothing waits. Meanwhile
     /// other workers cannot take what waits here. Routers with [batch handlers](crate::BatchHandler)
-    /// claim nothing ahead.
+    /// claim nothing ahead; what waits there, [`Batches::at_once`](crate::Batches::at_once) says.
     #[must_use]
     pub fn look_ahead(mut self, messages: usize) -> Self {
         self.look_ahead = messages;
@@ -135,6 +135,10 @@ impl ProcessorBuilder {
     /// Sets for how long a handler may run: then its future is dropped, and the attempt has
     /// failed, unless it had been [cut short](super::Context::cancellation) before: then the message
     /// is handed back. Default: no limit.
+    ///
+    /// A transaction of [`in_transaction`](crate::in_transaction) that is being committed then is not
+    /// dropped: it may be durable already. The commit has the [`store_timeout`](Self::store_timeout), and
+    /// so has the look for whether it took place when its answer was lost.
     #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout = Some(limit);

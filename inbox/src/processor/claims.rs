@@ -112,7 +112,7 @@ impl Driver {
     /// When the next claim is due for a router, an outage considered.
     fn due(&self, lane: &Lane) -> Instant {
         match &self.claiming.outage {
-            Some((_, until)) => *until,
+            Some((_, until)) => lane.gathers_until.max(*until),
             None => lane.due(),
         }
     }
@@ -201,6 +201,7 @@ impl Driver {
             if index == leader
                 || (first.is_unserved && !lane.is_unserved)
                 || lane.isolation != Isolation::None
+                || now < lane.gathers_until
                 || lease_of(index) != lease
                 || run_of(index) != run
             {
@@ -546,9 +547,12 @@ impl Driver {
             let key = leased.message.ordering_key();
             let key = key.map(|key| (index, key.clone()));
             let before = key.as_ref().and_then(|key| runs.get(key)).copied();
-            let is_in_order =
-                before.is_none_or(|all_run| all_run && self.may_follow(&leased.message, index));
             let end = self.end_without_run(&leased, lease);
+            let is_in_order = before.is_none_or(|all_run| {
+                all_run && end.is_none() && self.may_follow(&leased.message, index)
+            });
+            // What was claimed with it comes first, also if it is not to be run.
+            let end = end.filter(|_| is_in_order);
             let is_spent = end.is_some();
             let is_suspect = self.is_suspect(&leased);
             let may_run_alone = index.and_then(|index| isolated.get(&index).copied());
@@ -561,11 +565,10 @@ impl Driver {
             let lane = index.and_then(|index| Some((index, self.lanes.get(index)?)));
             let lane = lane.filter(|_| self.stop.is_none());
             let fallback = self.config.fallback(context.message());
-            let fallback = fallback.filter(|_| lane.is_some() && !is_spent);
+            let fallback = fallback.filter(|_| is_in_order && lane.is_some() && !is_spent);
             let mut has_no_room = false;
             let phase = match lane {
                 _ if is_spent || fallback.is_some() => Phase::Ended,
-                // What was claimed with it comes first.
                 _ if !is_in_order => Phase::Ended,
                 // A suspect is to be run by itself, now or when nothing is held, and all else of its handler is
                 // handed back for it: what would run meanwhile might kill the process before the suspects

@@ -277,7 +277,7 @@ impl Driver {
     }
 
     /// Takes note that the handler in a slot has ended.
-    fn ended(&mut self, index: usize, end: End) {
+    pub(super) fn ended(&mut self, index: usize, end: End) {
         self.running = self.running.saturating_sub(1);
         let end = match end {
             End::Concluded {
@@ -294,7 +294,7 @@ impl Driver {
         if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.running = lane.running.saturating_sub(1);
             if slot.batch.take().and_then(Arc::into_inner).is_some() {
-                lane.batches_running = lane.batches_running.saturating_sub(1);
+                lane.end_batch(slot.task.is_some());
             }
             lane.look_ahead.took(now - slot.began, now);
         }
@@ -319,10 +319,18 @@ impl Driver {
         }
         // Whatever transaction there was has ended with the handler's future.
         slot.context.set_hold(Hold::Lease);
+        let is_in_doubt = slot.is_in_doubt();
+        if is_in_doubt {
+            let key = slot.context.message().key();
+            tracing::warn!(%key, "whether the handler's transaction has committed is not known, nor told");
+        }
         if was_lost {
             let (context, is_back) = (slot.context.clone(), slot.renewed.is_some());
-            self.tell_lost(&context);
             self.judge(index, None, "", now);
+            if is_in_doubt {
+                return self.lost(index);
+            }
+            self.tell_lost(&context);
             match end {
                 _ if !is_back => self.give_up(index),
                 // The worker that had it is gone, and the work is done.
@@ -344,7 +352,7 @@ impl Driver {
                 self.settle(index, Outcome::Release);
             }
             End::Interrupted(failure) | End::Failed(failure) => {
-                let is_lost = self.failed(index, failure, true, now);
+                let is_lost = self.failed(index, failure, !is_in_doubt, now);
                 match is_lost {
                     false => {}
                     // Rolled back because of the first lease; the message is still held.
@@ -354,7 +362,7 @@ impl Driver {
             }
             End::Dropped => {
                 let failure = Failure::retry("panicked while it was dropped");
-                self.failed(index, failure, true, now);
+                self.failed(index, failure, !is_in_doubt, now);
             }
             End::Outcome(outcome) => {
                 let went_well = matches!(outcome, Outcome::Processed { .. }).then_some(true);
@@ -382,6 +390,11 @@ impl Driver {
         {
             // The next message of the key may be due now.
             lane.hint(Instant::now());
+        }
+        if slot.is_in_doubt() && !matches!(outcome, Outcome::Processed { .. }) {
+            // The store answers so also when the message was processed before.
+            self.summary.abandoned += 1;
+            return;
         }
         let count = match outcome {
             Outcome::Processed { .. } => {
@@ -427,7 +440,7 @@ impl Driver {
         }
     }
 
-    /// Takes note that a lease has ended before its outcome was settled. A handler that still runs
+    /// Takes note that a lease has ended before its outcome was settled, as far as is known. A handler that still runs
     /// keeps its slot until it has ended. It is told to stop, unless its own commit may be the
     /// reason; where that is so, or was, its end says it.
     pub(super) fn lost(&mut self, index: usize) {
@@ -435,8 +448,11 @@ impl Driver {
             return;
         };
         if slot.phase != Phase::Running {
-            let context = slot.context.clone();
-            self.tell_lost(&context);
+            let (context, is_in_doubt) = (slot.context.clone(), slot.is_in_doubt());
+            match is_in_doubt {
+                true => self.summary.abandoned += 1,
+                false => self.tell_lost(&context),
+            }
             return self.give_up(index);
         }
         slot.phase = Phase::Lost;
@@ -549,6 +565,7 @@ impl Driver {
             }
         }
         self.hand_back_late(now);
+        self.hand_back_late_batches(now);
         self.renew(now);
     }
 

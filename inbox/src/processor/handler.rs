@@ -39,7 +39,8 @@ pub trait Handler: Send + Sync + 'static {
     /// handler and renews no lease, and neither a time-out nor a cancellation reaches it.
     ///
     /// A panic, and a time-out if the processor has one, count as [`Failure::retry`]. The future
-    /// is dropped at the time-out, and a second after the lease was lost or the drain limit is
+    /// is dropped at the time-out, or after it if [`in_transaction`](crate::in_transaction) was committing
+    /// then, and a second after the lease was lost or the drain limit is
     /// over. When [`Context::cancellation`] fires because the lease could not be renewed, it is not
     /// dropped: perhaps nobody else takes the message, and what is finished counts.
     ///
@@ -84,6 +85,10 @@ struct Inner {
     /// Its batch runs, and is known not to have come to it.
     is_untouched: AtomicBool,
     hold: AtomicU8,
+    /// The transaction that settles it as processed is being committed.
+    is_committing: AtomicBool,
+    /// Such a commit was left, and whether it has taken place is not known.
+    is_in_doubt: AtomicBool,
     is_cut_short: AtomicBool,
     patience: Patience,
 }
@@ -119,6 +124,8 @@ impl Context {
             answer: OnceLock::new(),
             is_untouched: AtomicBool::new(false),
             hold: AtomicU8::new(Hold::Lease as u8),
+            is_committing: AtomicBool::new(false),
+            is_in_doubt: AtomicBool::new(false),
             is_cut_short: AtomicBool::new(false),
             patience,
         }))
@@ -189,6 +196,23 @@ impl Context {
 
     pub(super) fn is_held_by(&self, hold: Hold) -> bool {
         self.0.hold.load(Ordering::Acquire) == hold as u8
+    }
+
+    pub(super) fn set_committing(&self, is_committing: bool) {
+        self.0.is_committing.store(is_committing, Ordering::Release);
+    }
+
+    pub(super) fn is_committing(&self) -> bool {
+        self.0.is_committing.load(Ordering::Acquire)
+    }
+
+    /// Says that a transaction may have settled the message as processed, and that nothing here knows.
+    pub(super) fn doubt(&self) {
+        self.0.is_in_doubt.store(true, Ordering::Release);
+    }
+
+    pub(super) fn is_in_doubt(&self) -> bool {
+        self.0.is_in_doubt.load(Ordering::Acquire) && !self.is_held_by(Hold::Settled)
     }
 
     /// Says that the handler's own transaction, in which the message was

@@ -1,12 +1,13 @@
 //! The room of one router: what it holds, what it may start, and when it claims.
 
-use std::time::Duration;
+use std::{collections::VecDeque, time::Duration};
 
 use tokio::time::Instant;
 
 use super::{
     Batches, Config, Served,
     breaker::{Change, Circuit, Trial},
+    forming::Part,
     look_ahead::LookAhead,
     rate::Tokens,
 };
@@ -19,12 +20,16 @@ pub(super) struct Lane {
     pub(super) running: usize,
     pub(super) look_ahead: LookAhead,
     batches: Option<Batches>,
-    /// How many batches run.
-    pub(super) batches_running: usize,
+    /// How many batches run, or wait until fewer do.
+    pub(super) batches_held: usize,
+    /// How many run.
+    batches_running: usize,
+    /// Those that wait.
+    pub(super) formed: VecDeque<Part>,
     /// The last messages for batches have crashed a worker before: they are claimed one by one.
     pub(super) is_wary: bool,
     /// Nothing is claimed before this, so that messages gather.
-    gathers_until: Instant,
+    pub(super) gathers_until: Instant,
     pub(super) isolation: Isolation,
     tokens: Option<Tokens>,
     circuit: Option<Circuit>,
@@ -77,7 +82,9 @@ impl Lane {
             running: 0,
             look_ahead: LookAhead::new(config.look_ahead, served),
             batches: served.batches,
+            batches_held: 0,
             batches_running: 0,
+            formed: VecDeque::new(),
             is_wary: false,
             gathers_until: now,
             isolation: Isolation::None,
@@ -123,10 +130,30 @@ impl Lane {
         self.batches.is_some_and(|batches| batches.is_by_key)
     }
 
-    /// Whether another batch may run.
+    /// Whether another batch would run at once.
     pub(super) fn has_room_for_batch(&self) -> bool {
-        self.batches
-            .is_none_or(|batches| self.batches_running < batches.at_once)
+        self.batches_held < self.most_batches()
+    }
+
+    fn most_batches(&self) -> usize {
+        self.batches.map_or(usize::MAX, |batches| batches.at_once)
+    }
+
+    /// The batch that begins now, if one does.
+    pub(super) fn begin_batch(&mut self) -> Option<Part> {
+        if self.batches_running >= self.most_batches() {
+            return None;
+        }
+        let part = self.formed.pop_front()?;
+        self.batches_running += 1;
+        Some(part)
+    }
+
+    /// A batch has ended, or is handed back without having begun.
+    pub(super) fn end_batch(&mut self, has_begun: bool) {
+        self.batches_held = self.batches_held.saturating_sub(1);
+        let ended = usize::from(has_begun);
+        self.batches_running = self.batches_running.saturating_sub(ended);
     }
 
     /// Whether another handler may run. A suspect that waits to be alone has the next room: its

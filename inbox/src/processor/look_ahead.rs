@@ -246,7 +246,7 @@ impl Driver {
         }
     }
 
-    /// Hands back all that waits in a router, the suspect that waits to be alone too.
+    /// Hands back all that waits in a router, batches and the suspect that waits to be alone too.
     pub(super) fn hand_back_waiting(&mut self, index: usize) {
         let Some(lane) = self.lanes.get_mut(index) else {
             return;
@@ -256,6 +256,7 @@ impl Driver {
         for slot in waiting.into_iter().chain(held) {
             self.settle(slot, Outcome::Release);
         }
+        self.hand_back_batches(index);
     }
 
     /// Hands back one message that waits, as its lease has run out.

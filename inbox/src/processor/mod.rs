@@ -255,7 +255,8 @@ pub struct Summary {
     pub lease_lost: u64,
     /// Messages whose outcome could not be stored before the end, or was refused; their leases run
     /// out by themselves. A claim that was not answered before the end counts as one, whatever it
-    /// has taken.
+    /// has taken; so does a message of which it is not known whether its
+    /// [transaction](crate::in_transaction) has committed.
     pub abandoned: u64,
 }
 

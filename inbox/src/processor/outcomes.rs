@@ -138,9 +138,14 @@ impl Driver {
         let (Some(served), Some(settle), true) = (served, settle, is_attempt) else {
             return self.settle(index, outcome);
         };
+        let is_in_doubt = slot.is_in_doubt();
         // Under the newest lease, and with nothing of what the attempt was told.
         slot.context = Context::claimed(slot.leased(), &config);
         slot.renewed = None;
+        if is_in_doubt {
+            // Unlike the settlement by itself, the one in a transaction tells.
+            slot.context.doubt();
+        }
         slot.ends_with(&outcome);
         slot.phase = Phase::Running;
         let limit = served.timeout(slot.context.message());

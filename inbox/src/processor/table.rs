@@ -24,9 +24,10 @@ pub(super) struct Slot {
     /// that took or renewed it.
     pub expires: Instant,
     pub phase: Phase,
-    /// Present once the handler was started; also when it has ended. Those of one batch have one.
+    /// Present once the handler was started; also when it has ended. Those of one batch have one. Absent while a
+    /// batch waits for its turn, though its messages count as running.
     pub task: Option<AbortHandle>,
-    /// Shared with those that run in the same batch and have not ended.
+    /// Shared with those that are in the same batch and have not ended.
     pub batch: Option<Arc<InBatch>>,
     /// When the handler was started, or the message put here.
     pub began: Instant,
@@ -49,7 +50,7 @@ pub(super) struct Slot {
     pub _in_flight: Option<InFlight>,
 }
 
-/// Marks the messages of one running batch: the last of them to end has the last reference.
+/// Marks the messages of one batch: the last of them to end has the last reference.
 pub(super) struct InBatch;
 
 /// A second lease on a message that is held.
@@ -92,6 +93,12 @@ impl Slot {
     /// Whether there is a lease to be renewed, as far as this worker knows.
     pub(super) fn is_leased(&self) -> bool {
         self.phase != Phase::Lost && !self.context.is_held_by(Hold::Settled)
+    }
+
+    /// Whether a transaction may have settled it as processed although its handler has ended otherwise.
+    pub(super) fn is_in_doubt(&self) -> bool {
+        // What was claimed again after that was not.
+        self.renewed.is_none() && self.context.is_in_doubt()
     }
 
     /// Whether a claim that gets this has found the outcome that is on its way to be stored, what others have done

@@ -1,6 +1,14 @@
 //! One handler's run, in its own task.
 
-use std::{any::Any, panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    any::Any,
+    future::poll_fn,
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use futures_util::FutureExt as _;
 use tokio::{sync::mpsc::UnboundedSender, task::AbortHandle, time::Instant};
@@ -234,10 +242,8 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     let running = pin!(AssertUnwindSafe(running).catch_unwind());
     let lease = served.terms.length();
     let running = Watched::new(running, message.handler(), &served.warned, lease, now);
-    let caught = match served.timeout(message) {
-        None => Some(running.await),
-        Some(limit) => tokio::time::timeout(limit, running).await.ok(),
-    };
+    let limit = served.timeout(message);
+    let caught = within_limit(limit, running, || context.is_committing()).await;
     let result = match caught {
         Some(Ok(result)) => result,
         Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
@@ -245,6 +251,33 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     };
     served.metrics.handled(&timer);
     end(served, context, result.map_err(Failure::or_retry))
+}
+
+/// Waits for a handler up to its time limit, and then for as long as its transaction is being committed: what is
+/// durable would count as failed otherwise. That has the store's time limit. `None`: it is timed out.
+pub(super) async fn within_limit<F>(
+    limit: Option<Duration>,
+    mut running: F,
+    is_committing: impl Fn() -> bool,
+) -> Option<F::Output>
+where
+    F: Future + Unpin,
+{
+    let Some(limit) = limit else {
+        return Some(running.await);
+    };
+    if let Ok(ended) = tokio::time::timeout(limit, &mut running).await {
+        return Some(ended);
+    }
+    if !is_committing() {
+        return None;
+    }
+    poll_fn(|polling| match Pin::new(&mut running).poll(polling) {
+        Poll::Ready(ended) => Poll::Ready(Some(ended)),
+        Poll::Pending if is_committing() => Poll::Pending,
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
 }
 
 /// How a message ends whose handler has ended so.

@@ -41,7 +41,12 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// below its size, so that claims and settlements need not queue behind handlers. Leases are renewed all the
 /// same: over a connection more, when handlers have all of the pool's. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
-/// the transaction too.
+/// the transaction too, and not its commit.
+///
+/// A commit whose answer is lost is looked up. Where that is not possible within the
+/// [`store_timeout`](crate::ProcessorBuilder::store_timeout), or something around this handler drops it in its commit,
+/// the attempt is settled as failed, which changes nothing when the commit has taken place: the message then
+/// counts as [abandoned](crate::Summary::abandoned), and no hook is told.
 ///
 /// Where the database gives a transaction up in favour of another one (a deadlock, a write
 /// conflict), the handler runs again in a new one, up to twelve times and as part of the same attempt,

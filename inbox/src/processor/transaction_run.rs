@@ -5,7 +5,10 @@ use std::{panic::AssertUnwindSafe, sync::Arc};
 use async_trait::async_trait;
 use backon::{BackoffBuilder as _, Retryable as _};
 use futures_util::FutureExt as _;
-use tokio::{sync::Mutex, time::sleep};
+use tokio::{
+    sync::Mutex,
+    time::{sleep, timeout},
+};
 
 use super::{
     Answers, Batch, BatchHandler, Completion, Context, Failure, Handler,
@@ -51,6 +54,40 @@ enum Ended {
     Answered(Vec<Answer>),
     /// It was rolled back because the leases in these places are lost.
     Lost(Vec<usize>),
+}
+
+/// A commit that settles these messages as processed. They are in doubt when its end is not known, or when this is
+/// dropped before that.
+struct Committing<'b> {
+    settled: &'b Batch,
+    is_known: bool,
+}
+
+impl<'b> Committing<'b> {
+    fn begin(settled: &'b Batch) -> Self {
+        for one in settled {
+            one.set_committing(true);
+        }
+        Self {
+            settled,
+            is_known: false,
+        }
+    }
+
+    fn has_ended(mut self) {
+        self.is_known = true;
+    }
+}
+
+impl Drop for Committing<'_> {
+    fn drop(&mut self) {
+        for one in self.settled {
+            if !self.is_known {
+                one.doubt();
+            }
+            one.set_committing(false);
+        }
+    }
 }
 
 /// What is to become of a transaction in which the work is done.
@@ -136,6 +173,10 @@ where
                 }
                 Err(failure) => failure,
             };
+            if part.iter().any(Context::is_in_doubt) {
+                // Run again, a message that is processed would look like one that another worker has.
+                return Err(failure);
+            }
             // It is the other transaction that the messages cannot help.
             let pause = pauses.next().filter(|_| failure.is_conflict());
             let is_cancelled = |place: &usize| batch.get(*place).is_some_and(Context::is_cancelled);
@@ -289,50 +330,75 @@ where
         if !first.is_held_by(Hold::ExclusiveTransaction) {
             settled.set_hold(Hold::Commit);
         }
+        // A failed attempt is settled the same again, however its commit ends.
+        let committing = self.outcome.is_none().then(|| Committing::begin(settled));
         let error = match first.patience().within(operation, ending).await {
-            Ok(answer) => return Ok(Some(answer)),
+            Ok(answer) => {
+                if let Some(committing) = committing {
+                    committing.has_ended();
+                }
+                return Ok(Some(answer));
+            }
             Err(error) => error,
         };
         settled.set_hold(Hold::Commit);
-        // All have been settled, or none.
-        let is_completion = self.outcome.is_none();
-        if error.effect() == Effect::Unknown && is_completion && self.has_committed(first).await {
-            tracing::info!(%error, "the commit has taken place, though its answer was lost");
-            settled.iter().for_each(Context::mark_settled);
-            return Ok(None);
+        if let Some(committing) = committing {
+            // All have been settled, or none.
+            let has_committed = match error.effect() {
+                Effect::None => Some(false),
+                Effect::Unknown => self.has_committed(first).await,
+            };
+            if has_committed.is_some() {
+                committing.has_ended();
+            }
+            if has_committed == Some(true) {
+                tracing::info!(%error, "the commit has taken place, though its answer was lost");
+                settled.iter().for_each(Context::mark_settled);
+                return Ok(None);
+            }
         }
         // When the effect remains unknown, failing is still right: the processor then settles a
-        // retry with the same fencing token. If the commit took place, the message is no longer
+        // retry with the same fencing token, and tells nobody. If the commit took place, the message is no longer
         // leased and that settlement changes nothing; if it did not, the retry is what should
         // happen. A commit still under way holds the row, so the settlement waits for its end. A
-        // commit future that is dropped is no different, nor is a batch that runs again: it settles
-        // with the same tokens.
+        // commit future that is dropped is no different.
         Err(Failure::of_transaction(error))
     }
 
-    /// Whether the message is known to be processed under its present lease.
-    async fn has_committed(&self, context: &Context) -> bool {
-        match self.is_processed(context).await {
-            Ok(true) => {}
-            Ok(false) => return false,
+    /// Whether the message is processed under its present lease; `None` when that cannot be found out within the
+    /// time of one call.
+    async fn has_committed(&self, context: &Context) -> Option<bool> {
+        let finding = timeout(context.patience().limit, self.find_commit(context));
+        let found = finding
+            .await
+            .unwrap_or_else(|_| Err(Failure::retry("no answer in time")));
+        match found {
+            Ok(has_committed) => Some(has_committed),
             Err(failure) => {
                 let error = failure.error();
                 tracing::warn!(error, "whether the commit has taken place is not known");
-                return false;
+                None
             }
+        }
+    }
+
+    async fn find_commit(&self, context: &Context) -> Result<bool, Failure> {
+        if !self.is_processed(context).await? {
+            return Ok(false);
         }
         // That is final, so a repeated settlement changes nothing, and tells by whom.
         let lease = &context.leased().lease;
         let outcome = Outcome::Processed { result: None };
         let settling = self.store.settle_one(lease, outcome);
-        let settled = context.patience().within("settle", settling).await;
-        matches!(settled, Ok(Settled::Done))
+        let settled = context.patience().within("settle", settling).await?;
+        Ok(settled == Settled::Done)
     }
 
     /// Whether the message is processed, by this worker or another.
     async fn is_processed(&self, context: &Context) -> Result<bool, Failure> {
         let patience = context.patience();
-        let mut transaction = self.open(&Batch::new(vec![context.clone()])).await?;
+        let only = Batch::new(vec![context.clone()]);
+        let mut transaction = self.open_through_outages(&only).await?;
         let message = context.message();
         let recording = self.store.record_in(&mut transaction, message, None);
         let recorded = patience.within("record_in", recording).await;
@@ -346,6 +412,14 @@ where
     /// Opens a transaction. An outage is no fault of the messages and costs them no attempt: it is
     /// waited for, while the processor renews the leases.
     async fn open(&self, batch: &Batch) -> Result<S::Transaction, Failure> {
+        tokio::select! {
+            biased;
+            () = batch.cancelled() => Err(cancelled()),
+            opened = self.open_through_outages(batch) => opened,
+        }
+    }
+
+    async fn open_through_outages(&self, batch: &Batch) -> Result<S::Transaction, Failure> {
         let leases = batch.iter().map(|context| context.leased().lease.clone());
         let leases: Vec<_> = leases.collect();
         let Some(first) = batch.first() else {
@@ -358,11 +432,7 @@ where
         })
         .retry(through_an_outage())
         .when(Error::is_retryable);
-        tokio::select! {
-            biased;
-            () = batch.cancelled() => Err(cancelled()),
-            opened = opening => opened.map_err(Failure::retry),
-        }
+        opening.await.map_err(Failure::retry)
     }
 
     /// Runs the work, up to the settlement.

@@ -34,8 +34,14 @@ pub struct Health(Arc<Shared>);
 
 struct Shared {
     parts: Vec<Board>,
+    readiness: Mutex<Readiness>,
+}
+
+struct Readiness {
     /// Why the service is not ready: it has not begun, it ends, or the store does not answer.
-    unready: Mutex<Option<String>>,
+    unready: Option<String>,
+    /// From then on no answer of the store makes it ready.
+    is_ending: bool,
 }
 
 /// How a service does, at one moment. Serialises to what a probe may answer.
@@ -136,7 +142,10 @@ impl Health {
     pub(super) fn of(parts: &[Part]) -> Self {
         Self(Arc::new(Shared {
             parts: parts.iter().map(Board::of).collect(),
-            unready: Mutex::new(Some("it has not begun".into())),
+            readiness: Mutex::new(Readiness {
+                unready: Some("it has not begun".into()),
+                is_ending: false,
+            }),
         }))
     }
 
@@ -144,7 +153,7 @@ impl Health {
     #[must_use]
     pub fn report(&self) -> Report {
         let parts: Vec<_> = self.0.parts.iter().map(Board::health).collect();
-        let unready = self.unready().clone();
+        let unready = self.readiness().unready.clone();
         Report {
             is_live: parts.iter().all(|part| part.is_live),
             is_ready: unready.is_none(),
@@ -163,14 +172,12 @@ impl Health {
     /// [`Report::is_ready`] alone.
     #[must_use]
     pub fn is_ready(&self) -> bool {
-        self.unready().is_none()
+        self.readiness().unready.is_none()
     }
 
-    fn unready(&self) -> MutexGuard<'_, Option<String>> {
-        self.0
-            .unready
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    fn readiness(&self) -> MutexGuard<'_, Readiness> {
+        let readiness = self.0.readiness.lock();
+        readiness.unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn board(&self, index: usize) -> Option<Board> {
@@ -179,7 +186,27 @@ impl Health {
 
     /// No requests should come any more.
     pub(super) fn ends(&self, why: &str) {
-        *self.unready() = Some(why.to_owned());
+        *self.readiness() = Readiness {
+            unready: Some(why.to_owned()),
+            is_ending: true,
+        };
+    }
+
+    /// Nothing runs any more.
+    fn ended(&self) {
+        self.ends("it has ended");
+        for board in &self.0.parts {
+            board.dropped();
+        }
+    }
+
+    /// Takes note of the store's answer, and returns what was so before.
+    fn probed(&self, unready: Option<String>) -> Option<String> {
+        let mut readiness = self.readiness();
+        if readiness.is_ending {
+            return unready;
+        }
+        std::mem::replace(&mut readiness.unready, unready)
     }
 
     /// Asks the store once per interval. Never returns.
@@ -191,7 +218,7 @@ impl Health {
                 Ok(false) => Some("the inbox is not set up, or not of this version".to_owned()),
                 Err(error) => Some(error.to_string()),
             };
-            let before = std::mem::replace(&mut *self.unready(), answer.clone());
+            let before = self.probed(answer.clone());
             match (before, answer) {
                 (None, Some(why)) => tracing::warn!(target: OUTAGE, why, "not ready"),
                 (Some(_), None) => tracing::info!(target: OUTAGE, "ready"),
@@ -205,6 +232,15 @@ impl Health {
 impl fmt::Debug for Health {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Health").field(&self.report()).finish()
+    }
+}
+
+/// Tells when it is dropped that the service has ended, also where its future is dropped before.
+pub(super) struct TellsEnd(pub(super) Health);
+
+impl Drop for TellsEnd {
+    fn drop(&mut self) {
+        self.0.ended();
     }
 }
 
@@ -250,8 +286,19 @@ impl Board {
         self.set(Stage::Failed, Some(why));
     }
 
+    /// If it has not come to an end, this is one. A part that is dropped may write once more after that.
+    fn dropped(&self) {
+        let is_over = matches!(self.stage().0, Stage::Ended | Stage::Failed);
+        if !is_over {
+            self.ended();
+        }
+    }
+
     fn set(&self, stage: Stage, why: Option<String>) {
-        *self.stage() = (stage, why);
+        let mut present = self.stage();
+        if present.0 != Stage::Ended {
+            *present = (stage, why);
+        }
     }
 
     fn stage(&self) -> MutexGuard<'_, (Stage, Option<String>)> {

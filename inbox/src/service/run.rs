@@ -11,7 +11,7 @@ use tracing::Instrument as _;
 
 use super::{
     Service, ServiceError, Summary,
-    health::Board,
+    health::{Board, TellsEnd},
     part::{Cause, Done, Turn, Work, causes},
 };
 use crate::{InlineConsumer, backoff::after};
@@ -25,7 +25,7 @@ const SOURCES: Duration = Duration::from_secs(2);
 const HAND_BACK: Duration = Duration::from_secs(6);
 
 /// How long the store may take to close.
-const CLOSE: Duration = Duration::from_secs(5);
+const CLOSE: Duration = Duration::from_secs(1);
 
 /// A part that has ended.
 type Ended = (usize, Result<Done, Cause>);
@@ -42,6 +42,7 @@ pub(super) async fn run(
         probe_interval,
         health,
     } = service;
+    let _end = TellsEnd(health.clone());
     let mut course = Course::default();
     let sources = SOURCES.min(shutdown_limit / 4);
     for (index, mut part) in parts.into_iter().enumerate() {
@@ -50,6 +51,7 @@ pub(super) async fn run(
         };
         let turn = part.work.turn();
         course.names.push(part.name.clone());
+        course.has_tasks |= matches!(part.work, Work::Task(_));
         if let Work::Inline(consumer, limit) = part.work {
             board.runs();
             course.turns.push(None);
@@ -83,7 +85,6 @@ pub(super) async fn run(
     if timeout(CLOSE, inbox.close()).await.is_err() {
         tracing::warn!("the store has not closed in time");
     }
-    health.ends("it has ended");
     let Course { summary, error, .. } = course;
     match error {
         None => Ok(summary),
@@ -109,6 +110,8 @@ struct Course {
     stops: [CancellationToken; Turn::ALL.len()],
     /// Which have nothing to run, and are drained at the end.
     inline: Vec<(usize, Board, InlineConsumer, Duration)>,
+    /// Whether there are tasks, which call the inline consumers then.
+    has_tasks: bool,
     summary: Summary,
     /// Of the part that failed first.
     error: Option<(String, Cause)>,
@@ -123,7 +126,8 @@ impl Course {
         }
     }
 
-    /// Returns when the rest is to end: on request, after a failure, or when nothing is left.
+    /// Returns when the rest is to end: on request, after a failure, or when nothing is left, nor may call an inline
+    /// consumer.
     async fn until_asked(&mut self, shutdown: &CancellationToken) {
         while self.error.is_none() {
             tokio::select! {
@@ -131,10 +135,16 @@ impl Course {
                 () = shutdown.cancelled() => return,
                 ended = self.running.join_next() => match ended {
                     Some(ended) => self.ended(ended),
+                    None if self.has_outside_callers() => return shutdown.cancelled().await,
                     None => return,
                 },
             }
         }
+    }
+
+    /// Whether there are inline consumers whose callers the service does not run.
+    fn has_outside_callers(&self) -> bool {
+        !self.inline.is_empty() && !self.has_tasks
     }
 
     /// Takes note of the end of a part.

@@ -286,11 +286,14 @@ async fn what_has_not_ended_at_the_limit_is_dropped_and_named() {
         .shutdown_limit(10 * SECOND)
         .build()
         .unwrap();
+    let health = service.health();
     let shutdown = CancellationToken::new();
     shutdown.cancel();
     let began = tokio::time::Instant::now();
     let summary = service.run(shutdown).await.unwrap();
     assert_eq!(summary.cut_short, ["web", "retention"]);
+    let stages: Vec<_> = health.report().parts.iter().map(|p| p.stage).collect();
+    assert_eq!(stages, [Stage::Ended, Stage::Ended]);
     assert!(began.elapsed() < 11 * SECOND);
     assert!(summary.to_string().ends_with("cut short: web, retention"));
 }
@@ -320,6 +323,34 @@ async fn inline_consumers_are_drained_when_their_callers_have_ended() {
     let summary = service.run(CancellationToken::new()).await.unwrap();
     assert_eq!(summary.cut_short, ["payments"]);
     assert_eq!(health.report().parts[1].stage, Stage::Ended);
+}
+
+/// Its callers are not the service's, so nobody else knows when they have ended.
+#[tokio::test(start_paused = true)]
+async fn inline_consumers_without_a_task_are_kept_until_the_end() {
+    for with_source in [false, true] {
+        let inbox = faulty::memory().await;
+        let terms = LeaseTerms::new(30 * SECOND, WorkerName::new("web").unwrap()).unwrap();
+        let consumer = InlineConsumer::new(inbox.clone(), terms);
+        let web = consumer.clone();
+        let mut builder = Service::builder(inbox.clone()).inline("payments", consumer, 5 * SECOND);
+        if with_source {
+            let receiver = Receiver::builder(inbox.clone()).build();
+            builder = builder.receiver("orders", receiver, Script([].into()));
+        }
+        let service = builder.build().unwrap();
+        let shutdown = CancellationToken::new();
+        let running = tokio::spawn(service.run(shutdown.clone()));
+        tokio::time::sleep(60 * SECOND).await;
+        let work = |_: Leased| async { Ok::<_, io::Error>(None::<Bytes>) };
+        let ran = web.consume(&message("1"), work).await;
+        assert!(ran.is_ok(), "{ran:?}");
+        shutdown.cancel();
+        let summary = running.await.unwrap().unwrap();
+        assert!(summary.cut_short.is_empty(), "{summary}");
+        let closed = inbox.receive_one(&message("late")).await.unwrap_err();
+        assert_eq!(closed.kind(), ErrorKind::Unavailable);
+    }
 }
 
 /// Work that outlives the service's limit is handed back before that, whatever its own limit.
@@ -425,6 +456,25 @@ async fn it_is_ready_while_the_store_answers_and_its_schema_is_right() {
     let shown = serde_json::to_value(running.health.report()).unwrap();
     assert_eq!(shown["is_ready"], false);
     assert_eq!(shown["parts"][0]["stage"], "running");
+}
+
+#[tokio::test]
+async fn a_service_whose_run_is_dropped_is_not_ready() {
+    let inbox = faulty::memory().await;
+    let service = Service::builder(inbox.clone())
+        .janitor("retention", janitor(&inbox))
+        .task("web", |_| std::future::pending::<Result<(), io::Error>>())
+        .build()
+        .unwrap();
+    let health = service.health();
+    let running = tokio::spawn(service.run(CancellationToken::new()));
+    eventually("ready", async || health.is_ready()).await;
+    running.abort();
+    assert!(running.await.unwrap_err().is_cancelled());
+    let report = health.report();
+    assert_eq!(report.unready.as_deref(), Some("it has ended"));
+    let stages: Vec<_> = report.parts.iter().map(|part| part.stage).collect();
+    assert_eq!(stages, [Stage::Ended, Stage::Ended]);
 }
 
 #[tokio::test]

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use inbox::{Completion, Context, Failure, Next, State};
+use inbox::{Completion, Context, Failure, HandlerName, Next, State};
 use tokio::time::{Instant, sleep};
 
 use super::*;
@@ -117,18 +117,24 @@ async fn no_more_batches_run_than_are_allowed_and_the_rest_gathers_in_the_store(
     assert!(runs.len() < 20, "{:?}", runs.sizes());
 }
 
-#[tokio::test(start_paused = true)]
-async fn a_linger_lets_messages_gather_but_does_not_delay_the_first() {
-    let (spy, runs) = (spy(), Runs::default());
-    let starts = Arc::new(Mutex::new(Vec::new()));
+/// When each batch began.
+type Starts = Arc<Mutex<Vec<Instant>>>;
+
+/// Notes each batch, and when it began.
+fn noted(runs: &Runs, starts: &Starts) -> impl BatchHandler + use<> {
     let (seen, times) = (runs.clone(), starts.clone());
-    let handler = move |batch: Batch| {
+    move |batch: Batch| {
         seen.add(&batch);
         times.lock().unwrap().push(Instant::now());
         async { Ok::<_, Failure>(()) }
-    };
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_linger_lets_messages_gather_but_does_not_delay_the_first() {
+    let (spy, runs, starts) = (spy(), Runs::default(), Starts::default());
     let batches = Batches::up_to(100).linger(Duration::from_millis(500));
-    let router = router(handler).batches(batches);
+    let router = router(noted(&runs, &starts)).batches(batches);
     let shutdown = CancellationToken::new();
     let processor = processor(&spy, router).build().unwrap();
     let stop = shutdown.clone();
@@ -148,6 +154,36 @@ async fn a_linger_lets_messages_gather_but_does_not_delay_the_first() {
         assert!(pair[1] - pair[0] >= Duration::from_millis(500));
     }
     assert!(runs.len() <= 4, "{:?}", runs.sizes());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_linger_holds_while_another_router_is_busy() {
+    let (spy, runs, starts) = (spy(), Runs::default(), Starts::default());
+    let linger = Duration::from_secs(10);
+    let gathering = router(noted(&runs, &starts)).batches(Batches::up_to(100).linger(linger));
+    let busy =
+        Router::new("search").on("order.placed", |_: Context| async { Ok::<_, Failure>(()) });
+    let processor = processor(&spy, gathering).router(busy).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let run = tokio::spawn(async move { processor.run(stop).await.unwrap() });
+    for n in 0..100 {
+        let search = HandlerName::new("search").unwrap();
+        spy.receive_all([message(n), message(n).for_handler(search)])
+            .await;
+        sleep(Duration::from_millis(200)).await;
+    }
+    eventually("all are done", async || {
+        spy.count(State::Processed).await == 200
+    })
+    .await;
+    shutdown.cancel();
+    run.await.unwrap();
+    let starts = starts.lock().unwrap().clone();
+    assert!(starts.len() > 2, "{starts:?}");
+    for pair in starts.windows(2) {
+        assert!(pair[1] - pair[0] >= linger, "{:?}", pair[1] - pair[0]);
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -229,6 +229,31 @@ async fn a_shutdown_during_the_halves_hands_back_only_what_is_not_done() {
     assert_eq!(claims.leased.len(), 4);
 }
 
+/// Also when more of them are ended in a row than failures say that the fault is not in the messages.
+#[tokio::test(start_paused = true)]
+async fn what_a_stop_ends_one_by_one_costs_no_attempt() {
+    let spy = spy();
+    spy.receive_all((0..20).map(message)).await;
+    let shutdown = CancellationToken::new();
+    let stop = shutdown.clone();
+    let handler = move |batch: Batch| {
+        let stop = stop.clone();
+        async move {
+            if batch.len() > 1 {
+                return Err::<(), _>(Failure::retry("in halves, please"));
+            }
+            stop.cancel();
+            Err(Failure::interrupted("terminated"))
+        }
+    };
+    let processor = processor(&spy, router(handler)).build().unwrap();
+    let summary = processor.run(shutdown).await.unwrap();
+    assert_eq!((summary.released, summary.retried), (20, 0), "{summary:?}");
+    for record in spy.records().await {
+        assert_eq!((record.state, record.attempts.started), (State::Pending, 0));
+    }
+}
+
 /// A handler with a transaction of its own, which has committed before it fails.
 #[tokio::test(start_paused = true)]
 async fn what_is_settled_already_is_not_run_again_in_halves() {

@@ -3,13 +3,15 @@
 use std::{
     collections::HashMap,
     pin::Pin,
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
     time::Duration,
 };
 
 use inbox::{
-    Batch, Batches, Completion, Context, Failure, Middleware, Next, RetryPolicy, State, one_by_one,
+    Batch, Batches, Completion, Context, Failure, Fallback, Middleware, Next, RetryPolicy, State,
+    one_by_one,
 };
+use tokio::time::sleep;
 
 use super::*;
 
@@ -20,6 +22,13 @@ fn interleaved(keys: &[&str], count: usize) -> Vec<Message> {
             .map(move |key| in_order(format!("{key}-{n}"), key))
     };
     (0..count).flat_map(of).collect()
+}
+
+/// The same message, of another kind.
+fn of_kind(kind: &str, message: &Message) -> Message {
+    let (handler, id) = (message.handler().clone(), message.id().clone());
+    let key = message.ordering_key().unwrap().clone();
+    Message::new(handler, id, kind.parse().unwrap(), "").with_ordering_key(key)
 }
 
 /// Tries again at once.
@@ -193,13 +202,7 @@ async fn another_kind_ends_a_run() {
     let (spy, runs) = (spy(), Runs::default());
     let mut messages = interleaved(&["k"], 6);
     for message in messages.iter_mut().skip(2).step_by(3) {
-        *message = inbox::Message::new(
-            message.handler().clone(),
-            message.id().clone(),
-            inbox::Kind::new("order.paid").unwrap(),
-            "",
-        )
-        .with_ordering_key(message.ordering_key().unwrap().clone());
+        *message = of_kind("order.paid", message);
     }
     spy.receive_all(messages).await;
     let single = runs.clone();
@@ -213,6 +216,118 @@ async fn another_kind_ends_a_run() {
     assert_eq!(summary.processed, 6);
     assert_eq!(runs.all().concat(), numbered("k", 0..6));
     assert_eq!(runs.sizes(), [2, 1, 2, 1]);
+}
+
+/// One that no handler is for, or that has expired, would be settled while the one before it runs.
+#[tokio::test(start_paused = true)]
+async fn what_is_not_run_waits_for_its_turn_in_a_run() {
+    for is_expired in [false, true] {
+        let (spy, states) = (spy(), Arc::new(Mutex::new(Vec::new())));
+        let mut messages = interleaved(&["k"], 3);
+        messages[1] = match is_expired {
+            true => messages[1]
+                .clone()
+                .with_time_to_live(Duration::from_secs(1))
+                .unwrap(),
+            false => of_kind("order.paid", &messages[1]),
+        };
+        spy.receive_all(messages).await;
+        spy.clock.advance(Duration::from_secs(2));
+        let (store, seen) = (spy.clone(), states.clone());
+        let handler = move |batch: Batch| {
+            let (store, seen) = (store.clone(), seen.clone());
+            async move {
+                if has(&batch, "k-0") {
+                    sleep(Duration::from_secs(1)).await;
+                    let state = store.record("k-1").await.state;
+                    seen.lock().unwrap().push(state);
+                }
+                Ok::<_, Failure>(())
+            }
+        };
+        let router = router(handler)
+            .batches(Batches::up_to(100).runs(100))
+            .fallback(Fallback::Ignore);
+        let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+        assert_eq!(*states.lock().unwrap(), [State::Pending]);
+        let dead = u64::from(is_expired);
+        assert_eq!((summary.processed, summary.dead), (3 - dead, dead));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn no_more_batches_run_than_are_allowed_however_many_keys_a_claim_brings() {
+    let (spy, runs) = (spy(), Runs::default());
+    let keys: Vec<_> = (10..30).map(|n| format!("k{n}")).collect();
+    let keys: Vec<_> = keys.iter().map(String::as_str).collect();
+    spy.receive_all(interleaved(&keys, 3)).await;
+    let (running, most) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let (seen, greatest) = (runs.clone(), most.clone());
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        let (running, greatest) = (running.clone(), greatest.clone());
+        async move {
+            let now = running.fetch_add(1, Ordering::SeqCst) + 1;
+            greatest.fetch_max(now, Ordering::SeqCst);
+            sleep(Duration::from_secs(1)).await;
+            running.fetch_sub(1, Ordering::SeqCst);
+            Ok::<_, Failure>(())
+        }
+    };
+    let router = router(handler).batches(Batches::of_one_key(60).at_once(3));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.released), (60, 0));
+    assert_eq!(most.load(Ordering::SeqCst), 3);
+    assert_eq!(runs.sizes(), [3; 20]);
+    let firsts: Vec<_> = runs.all().into_iter().map(|ids| ids[0].clone()).collect();
+    assert!(firsts.is_sorted(), "{firsts:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn batches_that_wait_for_their_turn_are_handed_back_at_a_stop() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l", "m"], 2)).await;
+    let shutdown = CancellationToken::new();
+    let (seen, stop) = (runs.clone(), shutdown.clone());
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        stop.cancel();
+        async {
+            sleep(Duration::from_secs(1)).await;
+            Ok::<_, Failure>(())
+        }
+    };
+    let router = router(handler).batches(Batches::of_one_key(10).at_once(1));
+    let processor = processor(&spy, router).build().unwrap();
+    let summary = processor.run(shutdown).await.unwrap();
+    assert_eq!((summary.processed, summary.released), (2, 4), "{summary:?}");
+    assert_eq!(runs.all(), [numbered("k", 0..2)]);
+    for id in ["l-0", "l-1", "m-0", "m-1"] {
+        let record = spy.record(id).await;
+        assert_eq!((record.state, record.attempts.started), (State::Pending, 0));
+    }
+}
+
+/// Another worker may have room for them.
+#[tokio::test(start_paused = true)]
+async fn batches_that_wait_for_too_long_are_handed_back() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 1)).await;
+    let (store, seen) = (spy.clone(), runs.clone());
+    let handler = move |batch: Batch| {
+        seen.add(&batch);
+        let store = store.clone();
+        async move {
+            while has(&batch, "k-0") && store.record("l-0").await.state == State::Leased {
+                sleep(Duration::from_secs(1)).await;
+            }
+            Ok::<_, Failure>(())
+        }
+    };
+    let router = router(handler).batches(Batches::of_one_key(10).at_once(1));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.released), (2, 1), "{summary:?}");
+    assert_eq!(runs.all().concat(), ["k-0", "l-0"]);
 }
 
 #[tokio::test(start_paused = true)]
