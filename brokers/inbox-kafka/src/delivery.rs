@@ -8,7 +8,11 @@ use std::{
 
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
-use rdkafka::{message::Header, producer::FutureRecord, util::Timeout};
+use rdkafka::{
+    message::{Header, OwnedHeaders},
+    producer::FutureRecord,
+    util::Timeout,
+};
 use tokio::sync::mpsc::WeakUnboundedSender;
 
 use crate::{
@@ -106,6 +110,10 @@ impl Delivery for KafkaDelivery {
     }
 
     async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
+        // What comes again would be written again, each time that one before it cannot be.
+        if !self.ticket.is_current() {
+            return Err(self.former());
+        }
         let rejecter = self.rejecter.clone();
         rejecter.reject(&self, &rejection).await?;
         let shared = self.ticket.shared().clone();
@@ -187,22 +195,33 @@ impl Rejecter {
                 tracing::warn!(position = place, reason = %rejection, "discarded");
                 Ok(())
             }
-            Rejections::Stop => {
-                let stop = || {
-                    SourceError::permanent(format!(
-                        "{place} was rejected ({rejection}), and the source is to stop then"
-                    ))
-                };
-                let supply = self.supply.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(supply) = supply.as_ref().and_then(WeakSupply::upgrade) {
-                    let _ = supply.send(Err(stop()));
-                }
-                Err(stop())
+            Rejections::Stop => Err(self.stop(format!(
+                "{place} was rejected ({rejection}), and the source is to stop then"
+            ))),
+            Rejections::DeadLetters(topic) => {
+                let written = self.write(topic, delivery, rejection).await;
+                written.map_err(|error| match error.is_transient() {
+                    true => error,
+                    // So it would be each time that it is read again.
+                    false => self.stop(format!(
+                        "{error}; {place} cannot be a dead letter in {topic}, and the source stops"
+                    )),
+                })
             }
-            Rejections::DeadLetters(topic) => self.write(topic, delivery, rejection).await,
         }
     }
 
+    /// Ends the source, if its consumer is there, for this reason.
+    fn stop(&self, reason: String) -> SourceError {
+        let supply = self.supply.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(supply) = supply.as_ref().and_then(WeakSupply::upgrade) {
+            let _ = supply.send(Err(SourceError::permanent(reason.clone())));
+        }
+        SourceError::permanent(reason)
+    }
+
+    /// Where the headers make it too large, it goes with those of the record alone: it would be refused each time that
+    /// it is read.
     async fn write(
         &self,
         topic: &str,
@@ -211,8 +230,9 @@ impl Rejecter {
     ) -> Result<(), SourceError> {
         let envelope = &delivery.envelope;
         let original = delivery.original.as_deref();
-        let headers = original.map_or_else(|| headers(envelope), |one| one.headers.clone());
-        let headers = headers
+        let own = original.map_or_else(|| headers(envelope), |one| one.headers.clone());
+        let headers = own
+            .clone()
             .insert(Header {
                 key: REJECTED_REASON,
                 value: Some(rejection.reason()),
@@ -221,7 +241,24 @@ impl Rejecter {
                 key: REJECTED_FROM,
                 value: envelope.position.as_deref(),
             });
-        let key = match original {
+        match self.send(topic, delivery, headers).await {
+            Err(error) if !error.is_transient() => {
+                let position = envelope.position.as_deref();
+                tracing::warn!(position, reason = %rejection, %error, "the dead letter goes without its reason");
+                self.send(topic, delivery, own).await
+            }
+            sent => sent,
+        }
+    }
+
+    async fn send(
+        &self,
+        topic: &str,
+        delivery: &KafkaDelivery,
+        headers: OwnedHeaders,
+    ) -> Result<(), SourceError> {
+        let envelope = &delivery.envelope;
+        let key = match delivery.original.as_deref() {
             Some(original) => original.key.as_deref(),
             None => envelope.key.as_deref().map(str::as_bytes),
         };

@@ -97,6 +97,7 @@ fn of_code(doing: &str, code: Code) -> String {
         Code::UnknownTopicOrPartition | Code::UnknownTopic => "; create the topic",
         Code::TopicAuthorizationFailed => "; it needs READ on the topic",
         Code::GroupAuthorizationFailed => "; it needs READ on the group",
+        Code::MessageSizeTooLarge => "; see the topic's max.message.bytes",
         Code::InconsistentGroupProtocol => {
             "; the group has members that are not cooperative-sticky"
         }
@@ -149,7 +150,7 @@ pub(crate) fn is_fatal(error: &KafkaError) -> bool {
 }
 
 /// Whether the receiver has to hear of it. What concerns one connection of several passes unheard:
-/// the client connects again.
+/// the client connects again, and says so when it has none left.
 pub(crate) fn is_outage(error: &KafkaError) -> bool {
     is_permanent(error)
         || is_fatal(error)
@@ -160,7 +161,6 @@ pub(crate) fn is_outage(error: &KafkaError) -> bool {
                     | Code::PollExceeded
                     | Code::UnknownTopic
                     | Code::UnknownTopicOrPartition
-                    | Code::Resolve
             )
         )
 }
@@ -192,6 +192,19 @@ mod tests {
         let missing = KafkaError::MessageConsumption(Code::UnknownTopic);
         let told = outage(&missing, Some("certificate verify failed"));
         assert!(!told.to_string().contains("certificate"), "{told}");
+    }
+
+    #[test]
+    fn one_broker_that_is_away_is_no_outage() {
+        for (code, outage) in [
+            (Code::AllBrokersDown, true),
+            (Code::BrokerTransportFailure, false),
+            (Code::Resolve, false),
+            (Code::SSL, false),
+        ] {
+            let error = KafkaError::MessageConsumption(code);
+            assert_eq!(is_outage(&error), outage, "{error}");
+        }
     }
 
     #[test]

@@ -98,8 +98,10 @@
 //! decided: [`Rejections`]. With a topic for dead letters the record is written there, with its key, body and
 //! headers as they were (without headers, if these cannot be read) and the headers [`REJECTED_REASON`] and
 //! [`REJECTED_FROM`], and counts as finished once all replicas in sync have it; if that fails, the partition is
-//! read again from it. So let that topic take larger records (`max.message.bytes`) than the others. A receiver
-//! that has `keep_rejected` or `stop_at_rejected` goes with [`Rejections::Stop`].
+//! read again from it, half a second later. One that these headers make too large goes without them; one that is refused
+//! for good all the same, as it is too large, stops the source, with the reason: so let that topic take records as large
+//! (`max.message.bytes`) as the others. A receiver that has
+//! `keep_rejected` or `stop_at_rejected` goes with [`Rejections::Stop`].
 //!
 //! # Errors and reconnecting
 //! The client connects again by itself, and finds brokers, leaders and coordinators that have moved. While no

@@ -191,6 +191,11 @@ impl Offsets {
         })
     }
 
+    /// Whether a delivery can be finished. `false`: its assignment is over, or one before it was given up.
+    pub(crate) fn is_current(&mut self, mark: &Mark) -> bool {
+        self.waiting(mark).is_some()
+    }
+
     /// Notes that a delivery is finished. `false`: its assignment is over, or one before it was given up.
     pub(crate) fn finish(&mut self, mark: &Mark) -> bool {
         let Some(waiting) = self.waiting(mark) else {
@@ -386,6 +391,7 @@ mod tests {
         let marks = take(&mut offsets, &place, &[3, 4, 5]);
         let now = Instant::now();
         offsets.give_up(&marks[1], now);
+        assert!(offsets.is_current(&marks[0]) && !offsets.is_current(&marks[2]));
         assert!(offsets.finish(&marks[0]), "it was before");
         assert!(!offsets.finish(&marks[2]), "it comes again");
         assert!(offsets.take(&place, 6).mark.is_none());

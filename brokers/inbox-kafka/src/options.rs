@@ -284,7 +284,8 @@ impl fmt::Debug for Connection {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Rejections {
     /// It is written to this topic, with its key, body and headers as they came, and counts as finished
-    /// once all replicas in sync have it. The topic has to be there.
+    /// once all replicas in sync have it. The topic has to be there. One that is refused there for good, as it is
+    /// larger than the topic's `max.message.bytes`, makes the source fail for good, as with [`Stop`](Self::Stop).
     DeadLetters(String),
     /// The source fails for good. The delivery and what comes after it on its partition are not committed, so
     /// that they come again when the source is started again. Right where the receiver has

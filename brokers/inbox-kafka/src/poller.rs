@@ -151,7 +151,7 @@ impl Poller {
                 }
                 Err(error) if is_fatal(&error) => return Err(source_error("receiving", &error)),
                 Err(error) if is_outage(&error) => {
-                    let _ = self.supply.send(Err(self.outage(&error)));
+                    self.tell(self.outage(&error));
                 }
                 Err(error) => tracing::debug!(%error, "the client tries again"),
             }
@@ -364,7 +364,7 @@ impl Poller {
                     return Err(source_error("receiving", &error));
                 }
                 Some(Err(error)) if is_outage(&error) => {
-                    let _ = self.supply.send(Err(self.outage(&error)));
+                    self.tell(self.outage(&error));
                 }
                 Some(Err(error)) => tracing::debug!(%error, %place, "the client tries again"),
             }
@@ -385,6 +385,12 @@ impl Poller {
     fn outage(&self, error: &KafkaError) -> SourceError {
         let failed_connection = self.consumer.context().failed_connection();
         outage(error, failed_connection.as_deref())
+    }
+
+    fn tell(&self, failure: SourceError) {
+        if self.shared.is_to_be_told(&failure) {
+            let _ = self.supply.send(Err(failure));
+        }
     }
 
     fn accept(&self, place: &Place, message: &BorrowedMessage<'_>) {

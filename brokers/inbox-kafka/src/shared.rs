@@ -10,6 +10,8 @@ use std::{
     time::Instant,
 };
 
+use inbox_source::SourceError;
+
 use crate::offsets::{Mark, Offsets};
 
 /// What [`Shared::lag`] holds while nothing is known.
@@ -24,6 +26,8 @@ pub(crate) struct Shared {
     /// What they hold.
     bytes: AtomicUsize,
     lag: AtomicU64,
+    /// A failure that may pass waits for the source to take it.
+    failure_waits: AtomicBool,
     stopping: AtomicBool,
     thread: Mutex<Option<Thread>>,
 }
@@ -35,6 +39,7 @@ impl Shared {
             deliveries: AtomicUsize::new(0),
             bytes: AtomicUsize::new(0),
             lag: AtomicU64::new(UNKNOWN),
+            failure_waits: AtomicBool::new(false),
             stopping: AtomicBool::new(false),
             thread: Mutex::default(),
         }
@@ -61,6 +66,19 @@ impl Shared {
 
     pub(crate) fn set_lag(&self, lag: Option<u64>) {
         self.lag.store(lag.unwrap_or(UNKNOWN), Ordering::Relaxed);
+    }
+
+    /// Whether the source is to hear of a failure. Of those that may pass, one at a time waits for a source that takes
+    /// nothing for long: it pauses at each, and the others are over by then.
+    pub(crate) fn is_to_be_told(&self, failure: &SourceError) -> bool {
+        !failure.is_transient() || !self.failure_waits.swap(true, Ordering::AcqRel)
+    }
+
+    /// The source has heard of it.
+    pub(crate) fn note_told(&self, failure: &SourceError) {
+        if failure.is_transient() {
+            self.failure_waits.store(false, Ordering::Release);
+        }
     }
 
     pub(crate) fn stop(&self) {
@@ -129,6 +147,11 @@ impl Ticket {
         self.shared.offsets().hand_out(&self.mark)
     }
 
+    /// Whether it can be finished. `false`: it comes again, here or elsewhere.
+    pub(crate) fn is_current(&self) -> bool {
+        self.shared.offsets().is_current(&self.mark)
+    }
+
     /// Finishes it, under the lock that the caller holds. `false`: its assignment is over.
     pub(crate) fn finish(&mut self, offsets: &mut Offsets) -> bool {
         self.open = false;
@@ -147,5 +170,26 @@ impl Drop for Ticket {
         if self.open {
             self.shared.wake();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_failure_at_a_time_waits_for_the_source() {
+        let shared = Shared::new();
+        let (away, wrong) = (
+            SourceError::transient("away"),
+            SourceError::permanent("wrong"),
+        );
+        assert!(shared.is_to_be_told(&away));
+        assert!(!shared.is_to_be_told(&away));
+        assert!(shared.is_to_be_told(&wrong) && shared.is_to_be_told(&wrong));
+        shared.note_told(&wrong);
+        assert!(!shared.is_to_be_told(&away), "it waits still");
+        shared.note_told(&away);
+        assert!(shared.is_to_be_told(&away));
     }
 }

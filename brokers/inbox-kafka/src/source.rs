@@ -98,7 +98,10 @@ impl Source for KafkaSource {
                 Some(Ok(delivery)) if delivery.hand_out() => return Ok(Some(delivery)),
                 // Its partition has gone meanwhile, or is read again.
                 Some(Ok(_)) => {}
-                Some(Err(error)) => return Err(error),
+                Some(Err(error)) => {
+                    running.shared.note_told(&error);
+                    return Err(error);
+                }
                 None => break,
             }
         }

@@ -8,9 +8,20 @@ use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
 use tokio::time::timeout;
 
-use crate::{error::transient, held::Ticket, session::Session};
+use crate::{
+    error::{transient, unpublished},
+    held::Ticket,
+    session::Session,
+    stop::Stop,
+};
 
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a message stays away that could not be rejected when it came for the first time. Twice as long each further
+/// time, up to the longest pause.
+const REJECTION_PAUSE: Duration = Duration::from_millis(500);
+const LONGEST_PAUSE: Duration = Duration::from_secs(8);
+const ADVICE: &str = "a dead letter has further headers: let its stream (max_msg_size) and the server (max_payload) \
+                      take larger messages";
 /// A reason goes to the server with the termination since 2.10.4; an older one would not understand it.
 const REASONS_SINCE: (i64, i64, i64) = (2, 10, 4);
 
@@ -20,9 +31,14 @@ pub struct NatsDelivery {
     pub(crate) headers: Option<HeaderMap>,
     /// All headers as base64, where the client does not read them.
     pub(crate) unreadable: Option<String>,
+    /// How often the server has delivered it, as far as it is known.
+    pub(crate) deliveries: i64,
     pub(crate) ticket: Ticket,
+    /// How long it stays away when it is dropped unanswered.
+    pub(crate) pause: Duration,
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) session: Arc<Session>,
+    pub(crate) stop: Arc<Stop>,
 }
 
 impl Delivery for NatsDelivery {
@@ -50,21 +66,16 @@ impl Delivery for NatsDelivery {
         }
     }
 
-    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
-        self.session.check()?;
-        if let Some(subject) = self.session.dead_letters.clone() {
-            self.send_dead_letter(subject, &rejection).await?;
+    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
+        if let Err(error) = self.write_off(&rejection).await {
+            // Only one that is too large is refused for good, and would be refused each time that it comes.
+            if !error.is_transient() {
+                self.stop.set(format!("{error}; {ADVICE}"));
+            }
+            // The same would be said at once of what comes again at once, and each time counts for `max_deliver`.
+            self.pause = pause_after(self.deliveries);
+            return Err(error);
         }
-        let (major, minor, patch) = REASONS_SINCE;
-        let client = &self.session.client;
-        let order = if client.is_server_compatible(major, minor, patch) {
-            format!("+TERM {rejection}")
-        } else {
-            "+TERM".to_owned()
-        };
-        let sent = client.publish(self.ticket.1.clone(), order.into()).await;
-        sent.map_err(|error| transient("terminating", error))?;
-        flush(&self.session).await?;
         self.session.held.remove(&self.ticket);
         Ok(())
     }
@@ -100,8 +111,45 @@ impl NatsDelivery {
         &self.envelope
     }
 
-    /// The stream drops what it has already, by the id, so that a second rejection adds nothing.
+    async fn write_off(&self, rejection: &Rejection) -> Result<(), SourceError> {
+        self.session.check()?;
+        if let Some(subject) = self.session.dead_letters.clone() {
+            self.send_dead_letter(subject, rejection).await?;
+        }
+        let (major, minor, patch) = REASONS_SINCE;
+        let client = &self.session.client;
+        let order = if client.is_server_compatible(major, minor, patch) {
+            format!("+TERM {rejection}")
+        } else {
+            "+TERM".to_owned()
+        };
+        let sent = client.publish(self.ticket.1.clone(), order.into()).await;
+        sent.map_err(|error| transient("terminating", error))?;
+        flush(&self.session).await
+    }
+
+    /// The stream drops what it has already, by the id, so that a second rejection adds nothing. Where the headers make
+    /// it too large, it goes with those of the message alone: it would be refused each time that it comes.
     async fn send_dead_letter(&self, subject: String, why: &Rejection) -> Result<(), SourceError> {
+        let own = self.own_headers();
+        let mut headers = own.clone();
+        let position = self.envelope.position.as_deref().unwrap_or_default();
+        headers.insert("Nats-Msg-Id", format!("dead-letter:{position}"));
+        headers.insert("Inbox-Rejection", line(why.reason()));
+        headers.insert("Inbox-Subject", self.envelope.address.as_str());
+        if let Some(all) = &self.unreadable {
+            headers.insert("Inbox-Headers", all.as_str());
+        }
+        match self.send(subject.clone(), headers).await {
+            Err(error) if !error.is_transient() => {
+                tracing::warn!(position, reason = %why, %error, "the dead letter goes without its reason");
+                self.send(subject, own).await
+            }
+            sent => sent,
+        }
+    }
+
+    fn own_headers(&self) -> HeaderMap {
         let mut headers = HeaderMap::new();
         for (name, values) in self.headers.iter().flat_map(HeaderMap::iter) {
             // These are orders to the stream, and meant for the one that it came from.
@@ -112,29 +160,28 @@ impl NatsDelivery {
                 }
             }
         }
-        let position = self.envelope.position.as_deref().unwrap_or_default();
-        headers.insert("Nats-Msg-Id", format!("dead-letter:{position}"));
-        headers.insert("Inbox-Rejection", line(why.reason()));
-        headers.insert("Inbox-Subject", self.envelope.address.as_str());
-        if let Some(all) = &self.unreadable {
-            headers.insert("Inbox-Headers", all.as_str());
-        }
-        let payload = self.envelope.payload.clone();
-        let sent = self
-            .session
-            .context
-            .publish_with_headers(subject, headers, payload);
-        let sent = sent.await;
-        let failed = |error: &dyn fmt::Display| transient("sending a dead letter", error);
-        let answer = sent.map_err(|error| failed(&error.kind()))?;
-        answer.await.map_err(|error| failed(&error.kind()))?;
+        headers
+    }
+
+    async fn send(&self, subject: String, headers: HeaderMap) -> Result<(), SourceError> {
+        let (context, payload) = (&self.session.context, self.envelope.payload.clone());
+        let sent = if headers.is_empty() {
+            context.publish(subject, payload).await
+        } else {
+            context
+                .publish_with_headers(subject, headers, payload)
+                .await
+        };
+        let doing = "sending a dead letter";
+        let answer = sent.map_err(|error| unpublished(doing, &error))?;
+        answer.await.map_err(|error| unpublished(doing, &error))?;
         Ok(())
     }
 }
 
 impl Drop for NatsDelivery {
     fn drop(&mut self) {
-        self.session.held.give_up(&self.ticket);
+        self.session.held.give_up(&self.ticket, self.pause);
     }
 }
 
@@ -144,6 +191,12 @@ impl fmt::Debug for NatsDelivery {
             .field("envelope", &self.envelope)
             .finish_non_exhaustive()
     }
+}
+
+fn pause_after(deliveries: i64) -> Duration {
+    let doubled = u32::try_from(deliveries.saturating_sub(1)).unwrap_or(u32::MAX);
+    let pause = REJECTION_PAUSE.saturating_mul(2_u32.saturating_pow(doubled));
+    pause.min(LONGEST_PAUSE)
 }
 
 /// A header is one line.
@@ -214,5 +267,17 @@ async fn flush(session: &Session) -> Result<(), SourceError> {
     match timeout(PATIENCE, session.client.flush()).await {
         Ok(sent) => sent.map_err(|error| transient("sending", error)),
         Err(_) => Err(transient("sending", "the server takes nothing")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_pause_grows_with_the_deliveries() {
+        let pauses =
+            [1, 2, 3, 5, 20, i64::MAX].map(|deliveries| pause_after(deliveries).as_millis());
+        assert_eq!(pauses, [500, 1000, 2000, 8000, 8000, 8000]);
     }
 }

@@ -1,6 +1,14 @@
 //! What errors of the client mean. Their texts name no credentials.
 
-use async_nats::{ConnectError, ConnectErrorKind};
+use std::error::Error as _;
+
+use async_nats::{
+    ConnectError, ConnectErrorKind,
+    jetstream::{
+        self, ErrorCode,
+        context::{PublishError, PublishErrorKind},
+    },
+};
 use inbox_source::{SourceError, network};
 
 pub(crate) fn transient(doing: &str, error: impl std::fmt::Display) -> SourceError {
@@ -18,4 +26,25 @@ pub(crate) fn connecting(error: &ConnectError) -> SourceError {
         | ConnectErrorKind::ServerParse => SourceError::permanent(text),
         _ => SourceError::transient(text),
     }
+}
+
+/// What is too large stays so; all else may pass.
+pub(crate) fn unpublished(doing: &str, error: &PublishError) -> SourceError {
+    let text = format!("{doing}: {error}");
+    match error.kind() == PublishErrorKind::MaxPayloadExceeded || is_too_large(error) {
+        true => SourceError::permanent(text),
+        false => SourceError::transient(text),
+    }
+}
+
+/// Whether the stream refuses it for its size. The client's own kind of error does not tell.
+fn is_too_large(error: &PublishError) -> bool {
+    let answer = error.source();
+    let answer = answer.and_then(|answer| answer.downcast_ref::<jetstream::Error>());
+    answer.is_some_and(|answer| {
+        matches!(
+            answer.error_code(),
+            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM
+        )
+    })
 }

@@ -3,6 +3,7 @@
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use async_nats::Subject;
@@ -26,7 +27,8 @@ struct Inner {
 #[derive(Debug)]
 struct One {
     bytes: usize,
-    dropped: bool,
+    /// How long it is to stay away, when nobody works on it any more.
+    dropped: Option<Duration>,
 }
 
 /// How much is held, or may be.
@@ -45,7 +47,7 @@ impl Held {
         let mut inner = self.lock();
         let one = One {
             bytes,
-            dropped: false,
+            dropped: None,
         };
         let former = inner.all.insert(ticket, one);
         inner.bytes = inner.bytes + bytes - former.map_or(0, |one| one.bytes);
@@ -60,10 +62,11 @@ impl Held {
         self.freed.notify_one();
     }
 
-    /// Nobody works on it any more; it is to be given back. One that was answered is not.
-    pub(crate) fn give_up(&self, ticket: &Ticket) {
+    /// Nobody works on it any more; it is to be given back, and to come again after `pause`. One that was answered is
+    /// not.
+    pub(crate) fn give_up(&self, ticket: &Ticket, pause: Duration) {
         if let Some(one) = self.lock().all.get_mut(ticket) {
-            one.dropped = true;
+            one.dropped = Some(pause);
             self.dropped.notify_one();
         }
     }
@@ -79,20 +82,21 @@ impl Held {
     /// What is to be extended.
     pub(crate) fn at_work(&self) -> Vec<Subject> {
         let inner = self.lock();
-        let at_work = inner.all.iter().filter(|(_, one)| !one.dropped);
+        let at_work = inner.all.iter().filter(|(_, one)| one.dropped.is_none());
         at_work.map(|((_, reply), _)| reply.clone()).collect()
     }
 
-    /// What is to be given back; it is held no longer.
-    pub(crate) fn take_dropped(&self) -> Vec<Subject> {
+    /// What is to be given back, and how long each is to stay away; it is held no longer.
+    pub(crate) fn take_dropped(&self) -> Vec<(Subject, Duration)> {
         let mut taken = Vec::new();
         let inner = &mut *self.lock();
         inner.all.retain(|(_, reply), one| {
-            if one.dropped {
-                taken.push(reply.clone());
-                inner.bytes -= one.bytes;
-            }
-            !one.dropped
+            let Some(pause) = one.dropped else {
+                return true;
+            };
+            taken.push((reply.clone(), pause));
+            inner.bytes -= one.bytes;
+            false
         });
         taken
     }

@@ -90,8 +90,16 @@
 //! A rejected message is terminated, with the reason on servers since 2.10.4. The server publishes
 //! `$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.<stream>.<consumer>`, which nobody keeps unless a stream does.
 //! With [`dead_letters`](NatsOptions::dead_letters) it is first sent to that subject, with the headers
-//! `Inbox-Rejection` and `Inbox-Subject`; if that fails it is not terminated, and comes again. With
-//! `keep_rejected` of the receiver it is kept in the inbox instead, with its bytes.
+//! `Inbox-Rejection` and `Inbox-Subject`; if that fails it is not terminated, and comes again, half a second later and
+//! then each time twice as long, up to eight seconds. Each time counts for
+//! [`max_deliver`](NatsOptions::max_deliver). With `keep_rejected` of the receiver it is kept in the inbox instead,
+//! with its bytes.
+//!
+//! A dead letter is larger than its message, by these headers (for one that the client does not read, by all of its
+//! headers once more, as base64). One that is too large for its stream (`max_msg_size`) or for the server
+//! (`max_payload`) goes with the headers of the message alone, and without the id by which the stream drops a second
+//! copy. If the message itself is too large for that stream, the source stops, with the reason, and it comes again when
+//! the source starts again. So let the stream for dead letters take larger messages.
 //!
 //! A subject for dead letters that the consumer gets itself is refused, for good: each would be rejected again.
 //!
@@ -107,15 +115,16 @@
 //!
 //! # Errors and reconnecting
 //! A lost connection is a transient error, and so is a server that is silent for nine seconds; the next call
-//! connects again and looks for stream and consumer. A wrong password, a stream that is not there, and a
-//! consumer that does not fit are permanent. For the publisher a wrong password is transient, as it is no fault
-//! of the message.
+//! connects again and looks for stream and consumer. So is a consumer that the server cannot create at the moment.
+//! A wrong password, a stream that is not there, and a consumer that does not fit are permanent. For the publisher a
+//! wrong password is transient, as it is no fault of the message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) asks for no more, gives back what was not acknowledged, to be delivered
 //! at once, and returns when the server has read all of it. A message that the server sends in that very moment is left
 //! to `ack_wait`. Servers before 2.10 do not give back reliably while nobody asks, so there everything is left to
-//! `ack_wait`. Dropping the source leaves what it had to `ack_wait`.
+//! `ack_wait`. So is what the source had when its last call failed transiently, as it then has no connection; dropping
+//! it leaves what it had to `ack_wait`, too.
 //!
 //! # TLS
 //! `tls://` is TLS with rustls, after the server's greeting (not with `handshake_first`). The server's
@@ -158,6 +167,7 @@ mod publisher;
 mod pull;
 mod session;
 mod source;
+mod stop;
 mod unreadable;
 
 pub use delivery::NatsDelivery;

@@ -188,7 +188,9 @@ impl NatsOptions {
     }
 
     /// How often a message is delivered at most. Beyond it the server gives the message up, acknowledged or
-    /// not. Unless told: as often as needed, and a consumer with a limit is refused.
+    /// not. Each dead letter that could not be sent, lost connection and restart is followed by one more delivery: with
+    /// a small number, messages are lost while the stream for dead letters is away. Unless told: as often as needed,
+    /// and a consumer with a limit is refused.
     ///
     /// # Errors
     /// `Invalid` for 0.
@@ -207,7 +209,8 @@ impl NatsOptions {
         self
     }
 
-    /// Sends a rejected message to `subject`, which a stream has to take, before it is terminated.
+    /// Sends a rejected message to `subject`, which a stream has to take, before it is terminated. That stream has to
+    /// take messages as large as the consumer's: one that is too large for it stops the source.
     ///
     /// # Errors
     /// `Invalid` for a subject with wildcards or white space.

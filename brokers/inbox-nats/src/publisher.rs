@@ -1,10 +1,10 @@
 //! The way out: messages that a stream has confirmed.
 
-use std::{collections::BTreeMap, error::Error as _, fmt, sync::Arc, time::Duration};
+use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
-    self, Context, ErrorCode,
-    context::{GetStreamByNameErrorKind, PublishAckFuture, PublishError, PublishErrorKind},
+    Context,
+    context::{ContextBuilder, GetStreamByNameErrorKind, PublishAckFuture, PublishErrorKind},
 };
 use inbox_api::{Result, hide_password};
 use inbox_source::{Envelope, Publisher, SourceError};
@@ -16,12 +16,14 @@ use tokio::{
 use crate::{
     Connection,
     envelope::headers,
-    error::connecting,
+    error::{connecting, transient, unpublished},
     options::{invalid, parse, read, unknown},
     session::{Lost, connect},
 };
 
 type Outcome<T> = std::result::Result<T, SourceError>;
+
+const DOING: &str = "publishing";
 
 /// Sends messages to the subjects that they are addressed to, with their id as `Nats-Msg-Id`.
 ///
@@ -95,16 +97,14 @@ impl NatsPublisher {
         let lost = Arc::new(Lost::default());
         let client = connect(&self.connection, Arc::clone(&lost)).await;
         let client = client.map_err(|error| connecting(&error))?;
-        let context = jetstream::context::ContextBuilder::new()
-            .ack_timeout(self.limit)
-            .build(client);
+        let context = ContextBuilder::new().ack_timeout(self.limit).build(client);
         Ok(link.insert(Link { context, lost }).clone())
     }
 }
 
 /// Sends one, and returns what its confirmation will be.
 async fn send(context: &Context, message: &Envelope) -> Outcome<PublishAckFuture> {
-    let refuse = |reason: &str| SourceError::permanent(format!("publishing: {reason}"));
+    let refuse = |reason: &str| SourceError::permanent(format!("{DOING}: {reason}"));
     let headers = headers(message).map_err(refuse)?;
     if !is_subject(&message.address) {
         return Err(refuse("the address is no subject"));
@@ -113,7 +113,7 @@ async fn send(context: &Context, message: &Envelope) -> Outcome<PublishAckFuture
     let sent = context
         .publish_with_headers(subject, headers, payload)
         .await;
-    sent.map_err(|error| failure(&error))
+    sent.map_err(|error| unpublished(DOING, &error))
 }
 
 /// Whether a message can be sent to it: no wildcards, no empty part.
@@ -121,26 +121,6 @@ fn is_subject(address: &str) -> bool {
     let bad = |c: char| c.is_whitespace() || c.is_control();
     !address.contains(bad)
         && (address.split('.')).all(|part| !part.is_empty() && part != "*" && part != ">")
-}
-
-fn failure(error: &PublishError) -> SourceError {
-    let text = format!("publishing: {error}");
-    match error.kind() == PublishErrorKind::MaxPayloadExceeded || is_too_large(error) {
-        true => SourceError::permanent(text),
-        false => SourceError::transient(text),
-    }
-}
-
-/// Whether the stream refuses it for its size. The client's own kind of error does not tell.
-fn is_too_large(error: &PublishError) -> bool {
-    let answer = error.source();
-    let answer = answer.and_then(|answer| answer.downcast_ref::<jetstream::Error>());
-    answer.is_some_and(|answer| {
-        matches!(
-            answer.error_code(),
-            ErrorCode::STREAM_MESSAGE_EXCEEDS_MAXIMUM | ErrorCode::STREAM_HEADER_EXCEEDS_MAXIMUM
-        )
-    })
 }
 
 /// Whether a stream takes what is sent to a subject. `None`: the server does not say, as where the account may not ask.
@@ -155,7 +135,7 @@ async fn has_stream(context: &Context, subject: &str) -> Option<bool> {
 impl Publisher for NatsPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
         let deadline = Instant::now() + self.limit;
-        let late = || SourceError::transient("publishing: the server did not confirm in time");
+        let late = || transient(DOING, "the server did not confirm in time");
         let link = match timeout_at(deadline, self.link()).await {
             Ok(Ok(link)) => link,
             failed => {
@@ -184,12 +164,12 @@ impl Publisher for NatsPublisher {
                             if error.kind() == PublishErrorKind::StreamNotFound {
                                 unheard.entry(message.address.as_str()).or_default().push(place);
                             }
-                            Err(failure(&error))
+                            Err(unpublished(DOING, &error))
                         }
                         Err(_) => Err(late()),
                     },
                     () = link.lost.wait() => {
-                        Err(SourceError::transient("publishing: the connection is lost"))
+                        Err(transient(DOING, "the connection is lost"))
                     }
                 },
             };
@@ -202,7 +182,7 @@ impl Publisher for NatsPublisher {
                 Ok(Some(false)) => {
                     for place in places {
                         answers[place] = Err(SourceError::permanent(format!(
-                            "publishing: no stream takes what is sent to {subject:?}"
+                            "{DOING}: no stream takes what is sent to {subject:?}"
                         )));
                     }
                 }

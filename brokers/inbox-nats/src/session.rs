@@ -11,10 +11,10 @@ use std::{
 use async_nats::{
     Client, ConnectError, Event, Subject,
     jetstream::{
-        self,
+        self, AckKind,
         consumer::{AckPolicy, PullConsumer, pull},
         context::GetStreamErrorKind,
-        stream::{ConsumerErrorKind, Stream},
+        stream::{ConsumerError, ConsumerErrorKind, Stream},
     },
 };
 use futures_util::StreamExt as _;
@@ -29,6 +29,8 @@ use crate::{
 
 const STREAM_NOT_FOUND: u64 = 10059;
 const CONSUMER_NOT_FOUND: u64 = 10014;
+/// From this status on it is the server that fails, and not what it was asked.
+const SERVER_FAILS: usize = 500;
 /// An older server may have open requests of a source that is gone; it takes what comes back for delivered to
 /// one, and delivers in its place the newest message once more.
 const GIVES_BACK_SINCE: (i64, i64, i64) = (2, 10, 0);
@@ -118,16 +120,23 @@ impl Session {
         self.lost.wait().await;
     }
 
-    /// Tells the server again and again that what is held is worked on, and at once what was dropped.
+    /// Tells the server again and again that what is held is worked on, and at once what was dropped, and how long it
+    /// is to stay away.
     pub(crate) async fn keep(self: Arc<Self>) {
         let mut ticks = tokio::time::interval(self.ack_wait / 3);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.check().is_ok() {
-            let (replies, answer) = tokio::select! {
-                _ = ticks.tick() => (self.held.at_work(), "+WPI"),
-                () = self.held.dropped.notified() => (self.held.take_dropped(), "-NAK"),
+            let answers: Vec<(Subject, AckKind)> = tokio::select! {
+                _ = ticks.tick() => {
+                    let at_work = self.held.at_work().into_iter();
+                    at_work.map(|reply| (reply, AckKind::Progress)).collect()
+                }
+                () = self.held.dropped.notified() => {
+                    let dropped = self.held.take_dropped().into_iter();
+                    dropped.map(|(reply, pause)| (reply, come_again(pause))).collect()
+                }
             };
-            for reply in replies {
+            for (reply, answer) in answers {
                 if self.client.publish(reply, answer.into()).await.is_err() {
                     return;
                 }
@@ -165,6 +174,10 @@ impl Session {
             Err(_) => Err(failed(&"no answer in time")),
         }
     }
+}
+
+fn come_again(pause: Duration) -> AckKind {
+    AckKind::Nak((!pause.is_zero()).then_some(pause))
 }
 
 /// A client that is used until its connection is lost for the first time.
@@ -238,13 +251,19 @@ async fn get_consumer(stream: &Stream, options: &NatsOptions) -> Result<PullCons
         filter_subject: options.filter.clone().unwrap_or_default(),
         ..pull::Config::default()
     };
-    stream.create_consumer(config).await.map_err(|error| {
-        let text = format!("creating the consumer: {error}");
-        match error.kind() {
-            ConsumerErrorKind::JetStream(_) => SourceError::permanent(text),
-            _ => SourceError::transient(text),
+    let created = stream.create_consumer(config).await;
+    created.map_err(|error| not_created(&error))
+}
+
+/// What does not fit waits for a change. That the server cannot create one at the moment passes.
+fn not_created(error: &ConsumerError) -> SourceError {
+    let text = format!("creating the consumer: {error}");
+    match error.kind() {
+        ConsumerErrorKind::JetStream(answer) if answer.code() < SERVER_FAILS => {
+            SourceError::permanent(text)
         }
-    })
+        _ => SourceError::transient(text),
+    }
 }
 
 /// Dead letters that the consumer gets would be rejected again, and each be one more dead letter.
@@ -321,7 +340,25 @@ fn check(
 
 #[cfg(test)]
 mod tests {
+    use serde::{
+        Deserialize as _,
+        de::value::{Error as Unreadable, MapDeserializer},
+    };
+
     use super::*;
+
+    #[test]
+    fn a_consumer_that_cannot_be_created_now_is_waited_for() {
+        for (status, is_transient) in [(400, false), (404, false), (500, true), (503, true)] {
+            let answer = [("code", status)].into_iter();
+            let answer = MapDeserializer::<_, Unreadable>::new(answer);
+            let answer = jetstream::Error::deserialize(answer).unwrap();
+            let error = not_created(&ConsumerError::new(ConsumerErrorKind::JetStream(answer)));
+            assert_eq!(error.is_transient(), is_transient, "{error}");
+        }
+        let silent = not_created(&ConsumerError::new(ConsumerErrorKind::TimedOut));
+        assert!(silent.is_transient(), "{silent}");
+    }
 
     #[test]
     fn a_subject_fits() {

@@ -13,6 +13,7 @@ use crate::{
     options::invalid,
     pull::Pull,
     session::Session,
+    stop::Stop,
     unreadable::{self, Found, Unreadable},
 };
 
@@ -42,6 +43,8 @@ pub struct NatsSource {
     stopped: Option<u64>,
     /// As the latest message said.
     pending: Option<u64>,
+    /// Set by the rejected delivery that ends the source.
+    stop: Arc<Stop>,
 }
 
 struct Open {
@@ -103,6 +106,7 @@ impl NatsSource {
             stopped: None,
             left: None,
             pending: None,
+            stop: Arc::default(),
         })
     }
 
@@ -146,9 +150,12 @@ impl NatsSource {
             envelope: found.envelope,
             headers: None,
             unreadable: Some(found.head),
+            deliveries: 1,
             ticket: found.ticket,
+            pause: Duration::ZERO,
             mapping: Arc::clone(&self.mapping),
             session: Arc::clone(&open.session),
+            stop: Arc::clone(&self.stop),
         })
     }
 
@@ -157,13 +164,17 @@ impl NatsSource {
         let (ticket, pending) = hold(&session, &message)?;
         self.pending = Some(pending);
         self.seen = ticket.0;
+        let info = message.info().ok()?;
         Some(NatsDelivery {
-            envelope: envelope(&message, &message.info().ok()?, session.created),
+            envelope: envelope(&message, &info, session.created),
+            deliveries: info.delivered,
             headers: message.message.headers,
             unreadable: None,
             ticket,
+            pause: Duration::ZERO,
             mapping: Arc::clone(&self.mapping),
             session,
+            stop: Arc::clone(&self.stop),
         })
     }
 
@@ -234,14 +245,24 @@ impl Source for NatsSource {
     type Delivery = NatsDelivery;
 
     async fn next(&mut self) -> Outcome<Option<NatsDelivery>> {
+        let stop = Arc::clone(&self.stop);
         loop {
+            if let Some(error) = stop.error() {
+                // The connection stays: what is in flight is to be acknowledged still.
+                return Err(error);
+            }
             self.connect().await?;
             if let Some(found) = self.found() {
                 return Ok(Some(found));
             }
             let most = self.most();
             let open = self.connect().await?;
-            match open.pull.next(&open.session, most).await {
+            let came = tokio::select! {
+                biased;
+                came = open.pull.next(&open.session, most) => came,
+                () = stop.wait() => continue,
+            };
+            match came {
                 Ok(message) => {
                     self.is_barren = false;
                     if let Some(delivery) = self.delivery(message) {

@@ -68,9 +68,24 @@ pub(crate) fn declaring(error: &Error) -> SourceError {
     }
 }
 
+/// A queue that this user may not read waits for a change. One that another consumer has for itself ("in exclusive
+/// use") has the same code, and may pass, as all else.
+pub(crate) fn consuming(error: &Error) -> SourceError {
+    let doing = "consuming";
+    match answer(error) {
+        Some((ACCESS_REFUSED, text)) if text.contains("refused for user") => {
+            SourceError::permanent(format!("{doing}: {text}"))
+        }
+        _ => transient(doing, error),
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use lapin::{ChannelState, ConnectionState};
+    use lapin::{
+        ChannelState, ConnectionState,
+        protocol::{AMQPError, AMQPSoftError},
+    };
 
     use super::*;
 
@@ -89,6 +104,22 @@ mod tests {
         ] {
             assert!(is_refusal(text), "{text}");
         }
+    }
+
+    #[test]
+    fn a_queue_that_another_has_for_itself_is_waited_for() {
+        let of = |text: &str| {
+            let error = AMQPError::new(AMQPSoftError::ACCESSREFUSED.into(), text.into());
+            consuming(&ErrorKind::ProtocolError(error).into())
+        };
+        for text in [
+            "ACCESS_REFUSED - access to queue 'orders' in vhost '/' refused for user 'ann'",
+            "ACCESS_REFUSED - read access to queue 'orders' in vhost '/' refused for user 'ann'",
+        ] {
+            assert!(!of(text).is_transient(), "{text}");
+        }
+        let taken = of("ACCESS_REFUSED - queue 'orders' in vhost '/' in exclusive use");
+        assert!(taken.is_transient(), "{taken}");
     }
 
     #[test]

@@ -110,10 +110,10 @@
 //! A lost connection is a transient error, and so are a server that is silent for ten seconds, a channel that
 //! the server has closed because an acknowledgement took too long (`consumer_timeout`), and a consumer that it
 //! has cancelled, as it does when a queue's leader moves. The next call connects again, and finds or declares
-//! the queue. A limit of connections, and a virtual host that is down, are waited for. A refused password, a
-//! virtual host that is not there or not for this user, a queue that is not there, and one with other settings
-//! are permanent. For the publisher they are transient, and so is an exchange that is not there: what a message
-//! waits for there is no fault of the message.
+//! the queue. A limit of connections, a virtual host that is down, and a queue that another consumer has for itself
+//! are waited for. A refused password, a virtual host that is not there or not for this user, a queue that is not there
+//! or not for this user to read, and one with other settings are permanent. For the publisher they are transient, and
+//! so is an exchange that is not there: what a message waits for there is no fault of the message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) returns when the server has read all acknowledgements, and has put what was not

@@ -22,7 +22,7 @@ use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 use crate::{
     Connection,
     clean::Replaced,
-    error::{connecting, declaring, is_gone, transient},
+    error::{connecting, consuming, declaring, is_gone, transient},
     flag::Flag,
     held::{Held, Tag},
     options::RabbitMqOptions,
@@ -219,16 +219,15 @@ async fn consume(
     let channel = connection.create_channel().await.map_err(opening)?;
     let waiting = find_queue(&channel, options).await?;
     let prefetch = u16::try_from(most).unwrap_or(u16::MAX);
-    let consuming = |error| transient("consuming", error);
     let qos = channel.basic_qos(prefetch, BasicQosOptions::default());
-    qos.await.map_err(consuming)?;
+    qos.await.map_err(|error| consuming(&error))?;
     let consumer = channel.basic_consume(
         ShortString::from(options.queue.as_str()),
         ShortString::default(),
         BasicConsumeOptions::default(),
         FieldTable::default(),
     );
-    let consumer = consumer.await.map_err(consuming)?;
+    let consumer = consumer.await.map_err(|error| consuming(&error))?;
     Ok((channel, consumer, waiting))
 }
 

@@ -18,8 +18,8 @@ pub(crate) const REJECTION: &str = "inbox-rejection";
 /// The field of a dead letter that says where it was.
 pub(crate) const POSITION: &str = "inbox-position";
 
-/// How long an entry stays away that could not be rejected.
-const REJECTION_PAUSE: Duration = Duration::from_millis(500);
+/// How long an entry stays away that could not be acknowledged or rejected.
+const FAILURE_PAUSE: Duration = Duration::from_millis(500);
 
 /// An entry of a stream. Dropped without an answer, it comes again from the same source at once.
 pub struct RedisStreamsDelivery {
@@ -54,37 +54,37 @@ impl Delivery for RedisStreamsDelivery {
     async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
         if let Err(error) = self.write_off(&rejection).await {
             // The same would be said at once of what comes again at once.
-            self.pause = REJECTION_PAUSE;
+            self.pause = FAILURE_PAUSE;
             return Err(error);
         }
         self.shared.held.remove([self.id.as_str()]);
         Ok(())
     }
 
-    async fn acknowledge_all(run: Vec<Self>) -> Vec<SourceError> {
+    async fn acknowledge_all(mut run: Vec<Self>) -> Vec<SourceError> {
+        let doing = "acknowledging";
         let mut failures = Vec::new();
         let is_together = |one: &Self, next: &Self| Arc::ptr_eq(&one.shared, &next.shared);
         for part in run
-            .chunk_by(is_together)
-            .flat_map(|part| part.chunks(AT_ONCE))
+            .chunk_by_mut(is_together)
+            .flat_map(|part| part.chunks_mut(AT_ONCE))
         {
-            let Some(Self { shared, .. }) = part.first() else {
+            let Some(shared) = part.first().map(|one| Arc::clone(&one.shared)) else {
                 continue;
             };
             let commands = shared.acknowledging(part.iter().map(|one| one.id.as_str()));
             let deadline = Instant::now() + PATIENCE;
-            match shared
-                .link
-                .run::<Value>("acknowledging", &commands, deadline)
-                .await
-            {
-                Ok(_) => shared.held.remove(part.iter().map(|one| one.id.as_str())),
-                Err(error) => {
-                    let others = part[1..].iter();
-                    failures.extend(others.map(|_| transient("acknowledging", &error)));
-                    failures.push(error);
-                }
+            let sent = shared.link.run::<Value>(doing, &commands, deadline).await;
+            let Err(error) = sent else {
+                shared.held.remove(part.iter().map(|one| one.id.as_str()));
+                continue;
+            };
+            for one in part.iter_mut() {
+                one.pause = FAILURE_PAUSE;
             }
+            let others = part[1..].iter();
+            failures.extend(others.map(|_| transient(doing, &error)));
+            failures.push(error);
         }
         failures
     }

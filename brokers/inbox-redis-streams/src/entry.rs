@@ -9,7 +9,7 @@ pub(crate) type Field = (Bytes, Bytes);
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     pub(crate) id: String,
-    /// `None` for one that was deleted from the stream before it was acknowledged.
+    /// `None` for one that was deleted or trimmed from the stream before it was acknowledged.
     pub(crate) fields: Option<Vec<Field>>,
 }
 
@@ -40,7 +40,19 @@ pub(crate) fn of_claim(answer: Value) -> Option<(String, Vec<Entry>)> {
     };
     let mut parts = parts.into_iter();
     let next = text(parts.next()?)?;
-    Some((next, entries(parts.next()?)?))
+    let mut all = entries(parts.next()?)?;
+    // Since Redis 7 the server names those that it has found gone. Before, it has them among the others, as nothing.
+    if let Some(gone) = parts.next() {
+        all.extend(ids(gone)?.into_iter().map(|id| Entry { id, fields: None }));
+    }
+    Some((next, all))
+}
+
+fn ids(value: Value) -> Option<Vec<String>> {
+    let Value::Array(all) = value else {
+        return None;
+    };
+    all.into_iter().map(text).collect()
 }
 
 fn entries(value: Value) -> Option<Vec<Entry>> {
@@ -109,6 +121,21 @@ mod tests {
         assert_eq!(read[0].fields, Some(vec![field("b"), field("c")]));
         assert_eq!((read[1].id.as_str(), &read[1].fields), ("2-0", &None));
         assert_eq!(of_read(Value::Nil), Some(Vec::new()));
+    }
+
+    #[test]
+    fn entries_that_are_gone_when_they_are_claimed_are_told() {
+        let one = Value::Array(vec![word("1-0"), Value::Array(vec![word("a"), word("b")])]);
+        let gone = Value::Array(vec![word("2-0"), word("3-0")]);
+        let answer = vec![word("0-0"), Value::Array(vec![one.clone()]), gone];
+        let (next, all) = of_claim(Value::Array(answer)).unwrap();
+        let ids: Vec<_> = all.iter().map(|entry| entry.id.as_str()).collect();
+        assert_eq!((next.as_str(), ids), ("0-0", vec!["1-0", "2-0", "3-0"]));
+        assert!(all[0].fields.is_some());
+        assert!(all[1..].iter().all(|entry| entry.fields.is_none()));
+        // Before Redis 7.
+        let older = Value::Array(vec![word("0-0"), Value::Array(vec![Value::Nil, one])]);
+        assert_eq!(of_claim(older).unwrap().1, all[..1]);
     }
 
     #[test]

@@ -40,7 +40,8 @@
 //!
 //! # What is guaranteed
 //! - **An entry is acknowledged when it is stored, or known from before, and not earlier.** Each acknowledgement waits
-//!   for the server's answer. One that fails brings the entry again, and the inbox refuses the copy.
+//!   for the server's answer. One that fails brings the entry again, half a second later, and the inbox refuses the
+//!   copy.
 //! - **What waits for a slow store is not given to others**: as long as the source lives, each entry that it
 //!   has handed out is kept from being idle, every third of [`claim_after`](RedisStreamsOptions::claim_after).
 //! - **A lost connection takes nothing along**: what was handed out is acknowledged over the next one, and
@@ -60,9 +61,12 @@
 //! With [`create`](RedisStreamsOptions::create) stream and group are made where they are not there, from the
 //! beginning of the stream. A group that was lost (by a fail-over, or `FLUSHALL`) is made again when the source
 //! next connects, and then the whole stream comes again, of which the inbox refuses what it still has the keys
-//! of. Without it, that is a permanent error. Entries that were deleted or trimmed before they were received
-//! are logged, with their number, and passed over: trim by time or with room to spare, or let the source
-//! [delete](RedisStreamsOptions::delete) what it has acknowledged.
+//! of. Without it, that is a permanent error.
+//!
+//! Entries that were delivered, and deleted or trimmed before they were acknowledged, are logged, with their number,
+//! and passed over. Of entries that were trimmed before they were delivered to any consumer the server says nothing.
+//! So trim by time or with room to spare, or let the source [delete](RedisStreamsOptions::delete) what it has
+//! acknowledged.
 //!
 //! # Mapping
 //! What a [`Mapping`](inbox_source::Mapping) finds in an entry:
@@ -103,10 +107,10 @@
 //! says nothing of a message, and is transient.
 //!
 //! # Shutdown
-//! [`close`](inbox_source::Source::close) waits for the last answer of the server (half a second at most), and gives back what
-//! was not acknowledged: others may claim it at once. A consumer without a name of its own is removed, and with
-//! it those that killed processes left an hour ago or longer with nothing pending. Dropping the source leaves
-//! what it had to `claim_after`.
+//! [`close`](inbox_source::Source::close) waits for the last answer of the server (half a second at most), and gives
+//! back what was not acknowledged: others may claim it at once. Where the connection was lost, it connects once more
+//! for that. A consumer without a name of its own is removed, and with it those that killed processes left an hour ago
+//! or longer with nothing pending. Dropping the source leaves what it had to `claim_after`.
 //!
 //! # The server
 //! Redis 6.2 or later, or Valkey. A user needs `XREADGROUP`, `XACK`, `XAUTOCLAIM`, `XCLAIM`, `XPENDING`,

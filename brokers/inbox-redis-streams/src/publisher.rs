@@ -100,7 +100,10 @@ impl RedisStreamsPublisher {
         let is_few = reached < i64::from(self.replicas);
         is_few.then(|| {
             let wanted = self.replicas;
-            transient(DOING, format!("{reached} of {wanted} replicas have it"))
+            transient(
+                DOING,
+                format!("{reached} of {wanted} replicas are up to date"),
+            )
         })
     }
 

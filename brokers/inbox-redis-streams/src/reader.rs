@@ -225,7 +225,7 @@ impl Reader {
             tracing::warn!(
                 stream,
                 count,
-                "entries were deleted before they were received"
+                "entries that were delivered were deleted or trimmed before they were acknowledged"
             );
             let ids = gone.iter().map(String::as_str);
             let commands = self.shared.acknowledging(ids);

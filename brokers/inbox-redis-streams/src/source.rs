@@ -106,16 +106,21 @@ impl Source for RedisStreamsSource {
     }
 
     async fn close(&mut self) -> Outcome<()> {
-        self.keeper = None;
-        let Some(mut reading) = self.reading.take() else {
+        if self.keeper.take().is_none() {
+            // It was never asked for anything.
             return Ok(());
-        };
-        // The server's last answer is waited for: what is in it would look as if it were worked on.
-        reading.stop.send_replace(true);
-        reading.came.close();
-        while reading.came.recv().await.is_some() {}
-        let _ = timeout(END_LIMIT, &mut reading.task.0).await;
-        drop(reading);
+        }
+        match self.reading.take() {
+            Some(mut reading) => {
+                // The server's last answer is waited for: what is in it would look as if it were worked on.
+                reading.stop.send_replace(true);
+                reading.came.close();
+                while reading.came.recv().await.is_some() {}
+                let _ = timeout(END_LIMIT, &mut reading.task.0).await;
+            }
+            // Reading has failed. What has broken its connection has broken the other one, too, most likely.
+            None => self.shared.link.reset().await,
+        }
         self.shared.leave(Instant::now() + LEAVE_LIMIT).await
     }
 

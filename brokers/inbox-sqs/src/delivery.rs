@@ -1,6 +1,6 @@
 //! One message of a queue, to be acknowledged or rejected.
 
-use std::{fmt, sync::Arc};
+use std::{fmt, sync::Arc, time::Duration};
 
 use aws_sdk_sqs::types::{Message as Received, MessageSystemAttributeName as System};
 use inbox_api::Message;
@@ -17,6 +17,9 @@ use crate::{
 /// The attribute of a dead letter that says why, where there is room for one.
 pub(crate) const REJECTION: &str = "inbox-rejection";
 
+/// How long a message stays away that could not be deleted, or sent to the dead letters.
+const FAILURE_PAUSE: Duration = Duration::from_secs(5);
+
 /// A message of a queue. Dropped without an answer, it is given back at once.
 pub struct SqsDelivery {
     pub(crate) envelope: Envelope,
@@ -24,6 +27,8 @@ pub struct SqsDelivery {
     pub(crate) received: Option<Received>,
     pub(crate) receipt: String,
     pub(crate) number: u64,
+    /// How long it stays away when it is dropped unanswered.
+    pub(crate) pause: Duration,
     pub(crate) queue: Arc<Queue>,
 }
 
@@ -47,23 +52,29 @@ impl Delivery for SqsDelivery {
         }
     }
 
-    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
+    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
         match &self.queue.options.rejections {
             // Dropped, it is given back; the queue counts how often.
             Rejections::Redrive => return Ok(()),
-            // Boxed, as a request of the client is large, and each future around it would be.
             Rejections::DeadLetters(queue) => {
-                Box::pin(self.send_dead_letter(queue, &rejection)).await?;
+                // Boxed, as a request of the client is large, and each future around it would be.
+                let sent = Box::pin(self.send_dead_letter(queue, &rejection)).await;
+                if sent.is_err() {
+                    // The same would be said at once of what comes again at once.
+                    self.pause = FAILURE_PAUSE;
+                    return sent;
+                }
             }
             Rejections::Delete => {}
         }
         self.acknowledge().await
     }
 
-    async fn acknowledge_all(run: Vec<Self>) -> Vec<SourceError> {
+    async fn acknowledge_all(mut run: Vec<Self>) -> Vec<SourceError> {
         let mut failures = Vec::new();
-        for part in run.chunk_by(|one, next| Arc::ptr_eq(&one.queue, &next.queue)) {
-            let Some(Self { queue, .. }) = part.first() else {
+        let is_together = |one: &Self, next: &Self| Arc::ptr_eq(&one.queue, &next.queue);
+        for part in run.chunk_by_mut(is_together) {
+            let Some(queue) = part.first().map(|one| Arc::clone(&one.queue)) else {
                 continue;
             };
             let receipt = |one: &Self| {
@@ -72,9 +83,10 @@ impl Delivery for SqsDelivery {
             };
             let receipts: Vec<_> = part.iter().map(receipt).collect();
             let failed = queue.delete(&receipts).await;
-            for (place, delivery) in part.iter().enumerate() {
-                if !failed.iter().any(|(failed, _)| *failed == place) {
-                    queue.held.remove(delivery.number);
+            for (place, delivery) in part.iter_mut().enumerate() {
+                match failed.iter().any(|(failed, _)| *failed == place) {
+                    true => delivery.pause = FAILURE_PAUSE,
+                    false => queue.held.remove(delivery.number),
                 }
             }
             failures.extend(failed.into_iter().map(|(_, error)| error));
@@ -132,7 +144,7 @@ impl SqsDelivery {
 
 impl Drop for SqsDelivery {
     fn drop(&mut self) {
-        self.queue.held.give_up(self.number);
+        self.queue.held.give_up(self.number, self.pause);
     }
 }
 

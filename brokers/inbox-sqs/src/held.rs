@@ -3,6 +3,7 @@
 use std::{
     collections::{BTreeMap, HashMap},
     sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use tokio::sync::Notify;
@@ -31,7 +32,8 @@ struct Entry {
     message: String,
     receipt: String,
     bytes: usize,
-    dropped: bool,
+    /// How long it is to stay away, when nobody works on it any more.
+    dropped: Option<Duration>,
 }
 
 impl Inner {
@@ -53,7 +55,7 @@ impl Held {
         let mut inner = self.lock();
         if let Some(number) = inner.numbers.get(message).copied() {
             match inner.all.get_mut(&number) {
-                Some(entry) if !entry.dropped => {
+                Some(entry) if entry.dropped.is_none() => {
                     receipt.clone_into(&mut entry.receipt);
                     return None;
                 }
@@ -67,7 +69,7 @@ impl Held {
             message: message.to_owned(),
             receipt: receipt.to_owned(),
             bytes,
-            dropped: false,
+            dropped: None,
         };
         inner.bytes += bytes;
         inner.all.insert(number, entry);
@@ -86,10 +88,11 @@ impl Held {
         self.freed.notify_one();
     }
 
-    /// Nobody works on it any more; it is to be given back. One that was answered is not.
-    pub(crate) fn give_up(&self, number: u64) {
+    /// Nobody works on it any more; it is to be given back, and to come again after `pause`. One that was answered is
+    /// not.
+    pub(crate) fn give_up(&self, number: u64, pause: Duration) {
         if let Some(entry) = self.lock().all.get_mut(&number) {
-            entry.dropped = true;
+            entry.dropped = Some(pause);
             self.was_dropped.notify_one();
         }
     }
@@ -105,17 +108,18 @@ impl Held {
     /// What is to be extended.
     pub(crate) fn at_work(&self) -> Vec<String> {
         let inner = self.lock();
-        let at_work = inner.all.values().filter(|entry| !entry.dropped);
+        let at_work = inner.all.values().filter(|entry| entry.dropped.is_none());
         at_work.map(|entry| entry.receipt.clone()).collect()
     }
 
-    /// What is to be given back. It is held until that is done.
-    pub(crate) fn dropped(&self) -> (Vec<u64>, Vec<String>) {
+    /// What is to be given back, and how long each is to stay away. It is held until that is done.
+    pub(crate) fn dropped(&self) -> (Vec<u64>, Vec<(String, Duration)>) {
         let inner = self.lock();
-        let dropped = inner.all.iter().filter(|(_, entry)| entry.dropped);
-        dropped
-            .map(|(number, entry)| (*number, entry.receipt.clone()))
-            .unzip()
+        let dropped = inner.all.iter().filter_map(|(number, entry)| {
+            let pause = entry.dropped?;
+            Some((*number, (entry.receipt.clone(), pause)))
+        });
+        dropped.unzip()
     }
 
     pub(crate) fn take_all(&self) -> Vec<String> {
@@ -141,8 +145,9 @@ mod tests {
         let first = held.add("m", "r-1", 10).unwrap();
         assert_eq!(held.add("m", "r-2", 10), None);
         assert_eq!(held.receipt(first).as_deref(), Some("r-2"));
-        held.give_up(first);
-        assert_eq!(held.dropped(), (vec![first], vec!["r-2".into()]));
+        let pause = Duration::from_secs(5);
+        held.give_up(first, pause);
+        assert_eq!(held.dropped(), (vec![first], vec![("r-2".into(), pause)]));
         // It came again before it was given back.
         let second = held.add("m", "r-3", 10).unwrap();
         held.remove(first);

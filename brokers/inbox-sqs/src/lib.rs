@@ -82,7 +82,8 @@
 //! # Rejection
 //! A rejected message is deleted, or what [`Rejections`] say: left to the queue's redrive policy, or sent to a
 //! queue for dead letters, with its attributes and, if there is room, `inbox-rejection`. With `keep_rejected`
-//! of the receiver it is kept in the inbox instead.
+//! of the receiver it is kept in the inbox instead. What could not be sent to the dead letters, or deleted, comes
+//! again five seconds later, which a redrive policy of the queue counts.
 //!
 //! # Errors and reconnecting
 //! A service that cannot be reached, fails or throttles is a transient error. Refused credentials or

@@ -59,16 +59,18 @@ impl Queue {
         u64::try_from(self.lag.load(Ordering::Relaxed)).ok()
     }
 
-    /// Extends what is held again and again, gives back at once what was dropped, and asks how much is behind.
+    /// Extends what is held again and again, gives back what was dropped, and asks how much is behind.
     pub(crate) async fn keep(&self) {
         let mut extend = tokio::time::interval(self.options.visibility / 3);
         extend.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         let mut ask = tokio::time::interval(LAG_EVERY);
         ask.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-        let wait = whole_seconds(self.options.visibility);
         loop {
             let failures = tokio::select! {
-                _ = extend.tick() => self.set_visibility(self.held.at_work(), wait).await,
+                _ = extend.tick() => {
+                    let at_work = each_for(self.held.at_work(), self.options.visibility);
+                    self.set_visibility(at_work).await
+                }
                 () = self.held.was_dropped.notified() => self.give_back().await,
                 _ = ask.tick() => {
                     self.lag.store(self.ask_lag().await.unwrap_or(UNKNOWN), Ordering::Relaxed);
@@ -85,7 +87,7 @@ impl Queue {
     /// Gives back what was dropped. Abandoned, it is still held.
     async fn give_back(&self) -> Vec<SourceError> {
         let (numbers, receipts) = self.held.dropped();
-        let failures = self.set_visibility(receipts, 0).await;
+        let failures = self.set_visibility(receipts).await;
         // What could not be given back comes again later.
         numbers
             .into_iter()
@@ -93,20 +95,16 @@ impl Queue {
         failures
     }
 
-    /// How long the messages stay invisible to others from now on; 0 gives them back.
-    pub(crate) async fn set_visibility(
-        &self,
-        receipts: Vec<String>,
-        seconds: i32,
-    ) -> Vec<SourceError> {
+    /// How long each of the messages stays invisible to others from now on; zero gives it back at once.
+    async fn set_visibility(&self, receipts: Vec<(String, Duration)>) -> Vec<SourceError> {
         let doing = "changing the visibility";
         let receipts = &receipts;
         in_batches(receipts.len(), |range| async move {
             let count = range.len();
             let mut entries = Vec::with_capacity(count);
-            for (id, receipt) in receipts[range].iter().enumerate() {
+            for (id, (receipt, time)) in receipts[range].iter().enumerate() {
                 let entry = Change::builder().id(id.to_string()).receipt_handle(receipt);
-                let entry = entry.visibility_timeout(seconds).build();
+                let entry = entry.visibility_timeout(whole_seconds(*time)).build();
                 entries.push(entry.map_err(|error| transient(doing, error))?);
             }
             let client = &self.options.connection.client;
@@ -164,7 +162,7 @@ impl Queue {
 
     /// Gives back all that is held.
     pub(crate) async fn leave(&self, deadline: Instant) -> Outcome<()> {
-        let all = self.set_visibility(self.held.take_all(), 0);
+        let all = self.set_visibility(each_for(self.held.take_all(), Duration::ZERO));
         let failures = tokio::time::timeout_at(deadline, all).await;
         let failures = failures.map_err(|_| late("giving back"))?;
         match failures.into_iter().next() {
@@ -204,6 +202,11 @@ where
         .into_iter()
         .flatten()
         .collect()
+}
+
+fn each_for(receipts: Vec<String>, time: Duration) -> Vec<(String, Duration)> {
+    let receipts = receipts.into_iter();
+    receipts.map(|receipt| (receipt, time)).collect()
 }
 
 /// As the service counts them.

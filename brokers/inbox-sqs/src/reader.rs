@@ -91,6 +91,7 @@ fn delivery(queue: &Arc<Queue>, message: Message) -> Option<SqsDelivery> {
         number,
         receipt,
         received: keeps.then_some(message),
+        pause: Duration::ZERO,
         queue: Arc::clone(queue),
     })
 }

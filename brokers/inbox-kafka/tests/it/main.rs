@@ -7,6 +7,7 @@
 mod conformance;
 mod harness;
 mod panics;
+mod publisher;
 mod recreated;
 mod source;
 mod wire;

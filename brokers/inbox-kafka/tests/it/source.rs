@@ -1,21 +1,15 @@
 //! What is peculiar to Kafka: offsets, assignments, dead letters, transactions.
 
-use std::{
-    collections::{BTreeSet, HashMap},
-    time::Duration,
-};
+use std::{collections::BTreeSet, time::Duration};
 
 use crate::{
     harness::{Failure, Kafka, Outcome, dead},
     wire,
 };
 use inbox_kafka::{
-    KafkaDelivery, KafkaOptions, KafkaPublisher, KafkaSource, REJECTED_FROM, REJECTED_REASON,
-    Rejections, TOMBSTONE,
+    KafkaDelivery, KafkaOptions, KafkaSource, REJECTED_FROM, REJECTED_REASON, Rejections,
 };
-use inbox_source::{
-    Delivery as _, Envelope, Flow, Mapping, Publisher as _, Rejection, Source as _, SourceError,
-};
+use inbox_source::{Delivery as _, Envelope, Flow, Mapping, Rejection, Source as _, SourceError};
 use rdkafka::{
     ClientConfig, Message as _,
     message::{Header, Headers as _, OwnedHeaders},
@@ -26,7 +20,7 @@ use rdkafka::{
 use tokio::time::{sleep, timeout};
 
 /// How long what has to happen may take, on a busy machine.
-const LIMIT: Duration = Duration::from_secs(60);
+pub(crate) const LIMIT: Duration = Duration::from_secs(60);
 /// How long nothing has to happen for it not to.
 const QUIET: Duration = Duration::from_secs(2);
 
@@ -61,6 +55,17 @@ pub(crate) async fn take(
         deliveries.push(next(source).await?);
     }
     Ok(deliveries)
+}
+
+/// What ends it.
+async fn end(source: &mut KafkaSource) -> Result<SourceError, Failure> {
+    loop {
+        match timeout(LIMIT, source.next()).await? {
+            Ok(delivery) => drop(delivery),
+            Err(error) if error.is_transient() => {}
+            Err(error) => return Ok(error),
+        }
+    }
 }
 
 async fn is_quiet(source: &mut KafkaSource) -> bool {
@@ -324,6 +329,86 @@ async fn dead_letters_get_a_new_producer_when_theirs_has_failed_for_good() -> Ou
     Ok(())
 }
 
+/// It comes again with the one before it, and would be written again each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_is_behind_one_that_could_not_be_rejected_is_no_dead_letter_yet() -> Outcome {
+    let brokers = MockCluster::new(1)?;
+    let kafka = Kafka::at(&brokers.bootstrap_servers());
+    let topic = "behind";
+    for name in [topic, &dead(topic)] {
+        brokers.create_topic(name, 1, 1)?;
+    }
+    kafka.publish_numbers(topic, 2, 1).await?;
+    let mut source = open(kafka.options(topic));
+    let both = take(&mut source, 2).await?;
+    brokers.request_errors(
+        RDKafkaApiKey::InitProducerId,
+        &[RDKafkaRespErr::RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED],
+    );
+    for delivery in both {
+        let refused = delivery.reject(Rejection::new("no")).await.unwrap_err();
+        assert!(refused.is_transient(), "{refused}");
+    }
+    for delivery in take(&mut source, 2).await? {
+        delivery.reject(Rejection::new("no")).await?;
+    }
+    source.close().await?;
+    assert_eq!(kafka.records(&dead(topic))?.len(), 2);
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_that_is_too_large_stops_the_source() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let (topic, small) = ("too-large-for-dead-letters", "small-dead-letters");
+    kafka.create(topic, 1).await?;
+    kafka.create_with_limit(small, "2000").await?;
+    let large = Envelope::new(topic, vec![b'x'; 5000]);
+    kafka.publish(topic, &[large]).await?;
+    kafka.publish_numbers(topic, 1, 1).await?;
+    let to_small = Rejections::DeadLetters(small.into());
+    let mut source = open(kafka.options(topic).rejections(to_small));
+    let mut deliveries = take(&mut source, 2).await?;
+    let large = deliveries.remove(0);
+    let refused = timeout(LIMIT, large.reject(Rejection::new("no"))).await?;
+    assert!(refused.is_err_and(|error| !error.is_transient()));
+    let behind = deliveries.remove(0);
+    assert!(behind.reject(Rejection::new("no")).await.is_err());
+    let error = end(&mut source).await?;
+    assert!(error.to_string().contains("max.message.bytes"), "{error}");
+    source.close().await?;
+    assert_eq!(kafka.offsets(topic)?[0].committed, None);
+    assert!(kafka.records(small)?.is_empty());
+    Ok(())
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_dead_letter_goes_without_its_reason_where_that_makes_it_too_large() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let (topic, small) = ("nearly-too-large", "dead-letters-as-large");
+    kafka.create(topic, 1).await?;
+    kafka.create_with_limit(small, "2000").await?;
+    let large = Envelope::new(topic, vec![b'x'; 1890]);
+    kafka.publish(topic, &[large]).await?;
+    let to_small = Rejections::DeadLetters(small.into());
+    let mut source = open(kafka.options(topic).rejections(to_small));
+    let reason = Rejection::new("no ".repeat(100));
+    next(&mut source).await?.reject(reason).await?;
+    let letters = kafka.records(small)?;
+    assert_eq!(letters.len(), 1);
+    assert!(
+        letters[0]
+            .headers()
+            .is_none_or(|headers| headers.count() == 0)
+    );
+    source.close().await?;
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_rejection_stops_the_source_if_so_decided() -> Outcome {
     let Some(kafka) = Kafka::shared()? else {
@@ -335,13 +420,7 @@ async fn a_rejection_stops_the_source_if_so_decided() -> Outcome {
     let mut source = open(kafka.options(topic).rejections(Rejections::Stop));
     let delivery = next(&mut source).await?;
     assert!(delivery.reject(Rejection::new("no")).await.is_err());
-    let error = loop {
-        match timeout(LIMIT, source.next()).await? {
-            Ok(delivery) => drop(delivery),
-            Err(error) if error.is_transient() => {}
-            Err(error) => break error,
-        }
-    };
+    let error = end(&mut source).await?;
     assert!(error.to_string().contains("stops/0/0"), "{error}");
     source.close().await?;
     assert_eq!(kafka.offsets(topic)?[0].committed, None);
@@ -450,143 +529,6 @@ async fn holding_deliveries_for_long_does_not_cost_the_membership() -> Outcome {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_publisher_sends_arrives_as_it_was() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "round-trip";
-    kafka.create(topic, 3).await?;
-    let mut sent = Envelope::new(topic, &b"\x00\xff{}"[..]);
-    sent.id = Some("evt-1".into());
-    sent.kind = Some("order.placed".into());
-    sent.key = Some("c-1".into());
-    sent.content_type = Some("application/json".into());
-    sent.headers = vec![("traceparent".into(), "00-1-2-01".into())];
-    sent.time = Some(std::time::UNIX_EPOCH + Duration::from_millis(1_700_000_000_123));
-    let mut empty = Envelope::new(topic, "");
-    empty.key = Some("c-2".into());
-    let mut tombstone = empty.clone();
-    tombstone.add_header(TOMBSTONE, b"true");
-    kafka
-        .publish(topic, &[sent.clone(), empty, tombstone])
-        .await?;
-
-    let mut source = open(kafka.options(topic));
-    let deliveries = take(&mut source, 3).await?;
-    let find = |key: &str| {
-        let of_key = deliveries.iter().map(KafkaDelivery::envelope);
-        let found = of_key.filter(|one| one.key.as_deref() == Some(key));
-        found.cloned().collect::<Vec<_>>()
-    };
-    let mut got = find("c-1").remove(0);
-    let message = deliveries
-        .iter()
-        .find(|one| one.envelope() == &got)
-        .unwrap()
-        .message()?;
-    assert_eq!(message.id().as_str(), "evt-1");
-    assert_eq!(message.kind().as_str(), "order.placed");
-    assert_eq!(message.ordering_key().unwrap().as_str(), "c-1");
-    assert!(got.position.take().unwrap().starts_with("round-trip/"));
-    // The properties are headers, too.
-    got.headers.truncate(1);
-    assert_eq!(got, sent);
-    let others = find("c-2");
-    assert_eq!(others[0].header(TOMBSTONE), None);
-    assert_eq!(others[1].header(TOMBSTONE), Some("true"));
-    assert!(others.iter().all(|one| one.payload.is_empty()));
-    acknowledge(deliveries).await;
-    source.close().await?;
-
-    // What was received can be sent on.
-    let mut again = got.clone();
-    again.address = dead(topic);
-    let publisher = KafkaPublisher::from_url(&format!("kafka://{}", kafka.servers))?;
-    assert!(publisher.publish(&[again]).await[0].is_ok());
-    let record = kafka.records(&dead(topic))?.remove(0);
-    assert_eq!(record.headers().unwrap().count(), 4);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn a_publisher_tells_what_will_never_be_taken() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "never-taken";
-    kafka.create(topic, 1).await?;
-    let publisher = KafkaPublisher::new(kafka.connection());
-    let good = Envelope::new(topic, "1");
-    let large = Envelope::new(topic, vec![0; 2_000_000]);
-    let answers = publisher.publish(&[good.clone(), large, good]).await;
-    assert!(answers[0].is_ok() && answers[2].is_ok());
-    assert!(!answers[1].as_ref().unwrap_err().is_transient());
-    Ok(())
-}
-
-/// As an outbox sends them. A new client connects for longer than these are handed to it, and puts them into few
-/// batches.
-#[tokio::test(flavor = "multi_thread")]
-async fn a_batch_that_is_too_large_is_no_fault_of_its_messages() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "small-batches";
-    kafka.create_with_limit(topic, "100000").await?;
-    let large = 200_usize;
-    let mut messages = Vec::new();
-    for number in 0..400 {
-        let bytes = if number == large { 200_000 } else { 2_000 };
-        let mut message = Envelope::new(topic, vec![b'x'; bytes]);
-        message.key = Some(number.to_string());
-        messages.push(message);
-    }
-    let publisher = KafkaPublisher::new(kafka.connection()).timeout(LIMIT);
-    let answers = publisher.publish(&messages).await;
-    assert_eq!(answers.len(), messages.len());
-    for (number, answer) in answers.iter().enumerate() {
-        assert_eq!(answer.is_ok(), number != large, "{number}: {answer:?}");
-        if let Err(error) = answer {
-            assert!(!error.is_transient(), "{number}: {error}");
-        }
-    }
-    assert_eq!(kafka.records(topic)?.len(), messages.len() - 1);
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_sent_again_alone_does_not_pass_others_of_its_key() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "small-batches-in-order";
-    kafka.create_with_limit(topic, "100000").await?;
-    let mut messages = Vec::new();
-    for number in 0..500 {
-        let mut message = Envelope::new(topic, format!("{number:04000}"));
-        message.key = Some(format!("key-{}", number % 50));
-        messages.push(message);
-    }
-    let publisher = KafkaPublisher::new(kafka.connection()).timeout(LIMIT);
-    let answers = publisher.publish(&messages).await;
-    let mut failures = answers.iter().filter_map(|answer| answer.as_ref().err());
-    assert!(failures.all(SourceError::is_transient), "{answers:?}");
-    let mut stored = BTreeSet::new();
-    let mut last = HashMap::new();
-    for record in kafka.records(topic)? {
-        let text = std::str::from_utf8(record.payload().unwrap())?;
-        let number: usize = text.parse()?;
-        let before = last.insert(record.key().unwrap().to_vec(), number);
-        assert!(before.is_none_or(|before| before < number), "{number}");
-        stored.insert(number);
-    }
-    for (number, answer) in answers.iter().enumerate() {
-        assert!(answer.is_err() || stored.contains(&number), "{number}");
-    }
-    Ok(())
-}
-
-#[tokio::test(flavor = "multi_thread")]
 async fn aborted_transactions_are_left_out() -> Outcome {
     let Some(kafka) = Kafka::shared()? else {
         return Ok(());
@@ -636,6 +578,19 @@ async fn the_lag_is_known_without_asking() -> Outcome {
     }
     acknowledge(held).await;
     source.close().await?;
+    Ok(())
+}
+
+/// One broker whose host is not known is no outage, and all of them are.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_host_that_is_not_known_is_told() -> Outcome {
+    let kafka = Kafka::at("no-such-host.invalid:9092");
+    let mut source = open(kafka.options("nowhere"));
+    let error = timeout(LIMIT, source.next()).await?.unwrap_err();
+    assert!(error.is_transient(), "{error}");
+    let text = error.to_string();
+    assert!(text.contains("no broker can be reached"), "{text}");
+    assert!(text.contains("no-such-host"), "{text}");
     Ok(())
 }
 

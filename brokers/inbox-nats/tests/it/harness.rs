@@ -64,6 +64,26 @@ impl Nats {
         Ok(Some(made))
     }
 
+    /// One with a user `ann`, whose password is her name and who may not publish to `subject`.
+    pub(crate) fn with_a_denial(subject: &str) -> Outcome<Option<Self>> {
+        let name = format!("inbox-nats-{}-{subject}.conf", std::process::id());
+        let settings = std::env::temp_dir().join(name);
+        let rights = format!(
+            r#"
+            no_auth_user: all
+            authorization: {{ users: [
+                {{ user: all, password: all }},
+                {{ user: ann, password: ann, permissions: {{ publish: {{ deny: "{subject}" }} }} }},
+            ] }}
+            "#
+        );
+        std::fs::write(&settings, rights)?;
+        let arguments = ["--config", settings.to_str().ok_or("an odd path")?];
+        let started = Self::with_arguments(Kind::Nats, &arguments);
+        std::fs::remove_file(settings)?;
+        started
+    }
+
     /// One of another process, by its address.
     pub(crate) fn at(address: &str) -> Outcome<Self> {
         Ok(Self {

@@ -82,6 +82,8 @@ async fn run(kind: Kind) -> Outcome {
     a_close_gives_back_at_once(&server).await?;
     after_a_cut_it_comes_again_at_once(&server).await?;
     a_rejected_message_goes_to_its_subject(&server).await?;
+    what_cannot_be_rejected_stays_away(&server).await?;
+    a_dead_letter_that_is_too_large_stops_the_source(&server).await?;
     consumers_that_break_a_promise_are_refused(&server).await?;
     no_more_is_asked_for_than_the_consumer_allows(&server).await?;
     dead_letters_that_come_again_are_refused(&server).await?;
@@ -308,6 +310,67 @@ async fn a_rejected_message_goes_to_its_subject(server: &Nats) -> Outcome {
     assert_eq!(header("colour"), Some("red"));
     assert_eq!(header("Inbox-Rejection"), Some("no  good"));
     assert_eq!(header("Inbox-Subject"), Some(stream));
+    second.close().await?;
+    Ok(())
+}
+
+/// Each time that it comes counts as a delivery, which a consumer may limit.
+async fn what_cannot_be_rejected_stays_away(server: &Nats) -> Outcome {
+    let stream = "stays-away";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 1).await?;
+    let mut source = source(server.options(stream)?.dead_letters("no-such-subject")?);
+    let mut delivery = next(&mut source).await?;
+    for pause in [500, 1000] {
+        let begin = Instant::now();
+        let refused = delivery.reject(Rejection::new("no good")).await;
+        assert!(refused.is_err_and(|error| error.is_transient()));
+        delivery = next(&mut source).await?;
+        let away = begin.elapsed();
+        assert!(away >= Duration::from_millis(pause), "{away:?}");
+    }
+    delivery.acknowledge().await?;
+    server.until(stream, (0, 0)).await?;
+    source.close().await?;
+    Ok(())
+}
+
+/// The stream for dead letters takes messages of the first one's size, and not with further headers.
+async fn a_dead_letter_that_is_too_large_stops_the_source(server: &Nats) -> Outcome {
+    let stream = "too-large";
+    let of_dead = |limit| stream::Config {
+        name: dead(stream),
+        subjects: vec![dead(stream)],
+        max_message_size: limit,
+        ..stream::Config::default()
+    };
+    let made = server.create_stream(stream).await?;
+    made.create_consumer(consumer()).await?;
+    let context = server.context().await?;
+    context.create_stream(of_dead(1000)).await?;
+    let large = [990, 1001].map(|bytes| Envelope::new(stream, vec![b'x'; bytes]));
+    server.publish(stream, &large).await?;
+    server.publish_numbers(stream, 1).await?;
+    let options = server.options(stream)?.dead_letters(dead(stream))?;
+    let mut first = source(options.clone());
+    let mut taken = take(&mut first, 3).await?;
+    taken.remove(0).reject(Rejection::new("no good")).await?;
+    assert_eq!(server.messages(&dead(stream)).await?.len(), 1);
+    let refused = taken.remove(0).reject(Rejection::new("no good")).await;
+    assert!(refused.is_err_and(|error| !error.is_transient()));
+    let error = failure(&mut first).await?;
+    assert!(!error.is_transient(), "{error}");
+    assert!(error.to_string().contains("max_msg_size"), "{error}");
+    // What is in flight is acknowledged still.
+    assert!(NatsDelivery::acknowledge_all(taken).await.is_empty());
+    server.until(stream, (0, 1)).await?;
+    first.close().await?;
+    context.update_stream(of_dead(10_000)).await?;
+    let mut second = source(options);
+    let again = next(&mut second).await?;
+    again.reject(Rejection::new("no good")).await?;
+    server.until(stream, (0, 0)).await?;
+    assert_eq!(server.messages(&dead(stream)).await?.len(), 2);
     second.close().await?;
     Ok(())
 }
@@ -558,18 +621,7 @@ async fn what_is_too_large_for_its_stream_is_permanent(server: &Nats) -> Outcome
 /// An account that may not ask which stream takes a subject gets no answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_right_to_ask_for_streams_a_call_asks_once() -> Outcome {
-    let settings =
-        std::env::temp_dir().join(format!("inbox-nats-names-{}.conf", std::process::id()));
-    let rights = r#"
-        no_auth_user: all
-        authorization: { users: [
-            { user: all, password: all },
-            { user: ann, password: ann, permissions: { publish: { deny: "$JS.API.STREAM.NAMES" } } },
-        ] }
-    "#;
-    std::fs::write(&settings, rights)?;
-    let arguments = ["--config", settings.to_str().ok_or("an odd path")?];
-    let server = block_in_place(|| Nats::with_arguments(Kind::Nats, &arguments))?;
+    let server = block_in_place(|| Nats::with_a_denial("$JS.API.STREAM.NAMES"))?;
     let Some(server) = server else {
         return Ok(());
     };
@@ -588,7 +640,6 @@ async fn without_the_right_to_ask_for_streams_a_call_asks_once() -> Outcome {
     }
     assert!(answers[50].is_ok(), "{:?}", answers[50]);
     server.until(stream, (1, 0)).await?;
-    std::fs::remove_file(settings)?;
     Ok(())
 }
 

@@ -69,17 +69,7 @@ async fn on_the_newest_server() -> Outcome {
 /// gets the others.
 #[tokio::test(flavor = "multi_thread")]
 async fn without_the_right_to_look_the_others_pass() -> Outcome {
-    let settings = std::env::temp_dir().join(format!("inbox-nats-{}.conf", std::process::id()));
-    let rights = r#"
-        no_auth_user: all
-        authorization: { users: [
-            { user: all, password: all },
-            { user: ann, password: ann, permissions: { publish: { deny: "$JS.API.STREAM.MSG.GET.>" } } },
-        ] }
-    "#;
-    std::fs::write(&settings, rights)?;
-    let arguments = ["--config", settings.to_str().ok_or("an odd path")?];
-    let server = block_in_place(|| Nats::with_arguments(Kind::Nats, &arguments))?;
+    let server = block_in_place(|| Nats::with_a_denial("$JS.API.STREAM.MSG.GET.>"))?;
     let Some(server) = server else {
         return Ok(());
     };
@@ -101,7 +91,6 @@ async fn without_the_right_to_look_the_others_pass() -> Outcome {
         }
     }
     server.until(stream, (0, 1)).await?;
-    std::fs::remove_file(settings)?;
     Ok(())
 }
 

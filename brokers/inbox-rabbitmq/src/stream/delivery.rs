@@ -6,8 +6,7 @@ use bytes::Bytes;
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
 
-use super::{dead_letters, options::RabbitMqStreamOptions, shared::Ticket};
-use crate::flag::Flag;
+use super::{dead_letters, options::RabbitMqStreamOptions, shared::Ticket, stop::Stop};
 
 const AGAIN: &str =
     "the delivery is of a former connection, or behind one that was given up; it comes again";
@@ -28,8 +27,8 @@ pub struct RabbitMqStreamDelivery {
 #[derive(Debug)]
 pub(crate) struct Rejecter {
     pub(crate) options: RabbitMqStreamOptions,
-    /// A rejected delivery ended the source.
-    pub(crate) stopped: Flag,
+    /// Set by the rejected delivery that ends the source.
+    pub(crate) stop: Stop,
 }
 
 impl Delivery for RabbitMqStreamDelivery {
@@ -56,15 +55,28 @@ impl Delivery for RabbitMqStreamDelivery {
     }
 
     async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
-        let options = &self.rejecter.options;
-        let Some(stream) = &options.dead_letters else {
-            self.rejecter.stopped.set();
+        let rejecter = Arc::clone(&self.rejecter);
+        if let Some(stopped) = rejecter.stop.error() {
+            // It comes again with the one at which the source stops, and would be written again each time.
             self.ticket.leave();
-            return Err(SourceError::permanent(format!(
-                "a delivery was rejected, and the source stops: {rejection}"
+            return Err(stopped);
+        }
+        if !self.ticket.is_current() {
+            return Err(SourceError::transient(AGAIN));
+        }
+        let Some(stream) = &rejecter.options.dead_letters else {
+            return Err(self.stop(format!(
+                "a delivery was rejected ({rejection}), and rejections stop this source"
             )));
         };
-        dead_letters::write(options, stream, &self.record).await?;
+        let written = dead_letters::write(&rejecter.options, stream, &self.record).await;
+        if let Err(error) = written {
+            return Err(match error.is_transient() {
+                true => error,
+                // So it would be each time that the delivery comes.
+                false => self.stop(format!("{error}; the source stops")),
+            });
+        }
         tracing::warn!(
             position = self.envelope.position,
             dead_letters = stream,
@@ -106,6 +118,15 @@ impl RabbitMqStreamDelivery {
     #[must_use]
     pub fn envelope(&self) -> &Envelope {
         &self.envelope
+    }
+
+    /// Ends the source, and leaves this one unfinished: what is behind it can be finished meanwhile.
+    fn stop(&mut self, reason: String) -> SourceError {
+        let reason =
+            format!("{reason}; the rejected delivery comes again when the source starts again");
+        self.rejecter.stop.set(reason.clone());
+        self.ticket.leave();
+        SourceError::permanent(reason)
     }
 }
 

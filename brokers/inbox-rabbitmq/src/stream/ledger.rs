@@ -144,6 +144,11 @@ impl Ledger {
         Some(mark)
     }
 
+    /// Whether a delivery can be finished. `false`: it comes again, or has come again.
+    pub(crate) fn is_current(&mut self, mark: Mark) -> bool {
+        self.waiting(mark).is_some()
+    }
+
     /// Notes that a delivery is finished. `false`: it comes again, or has come again.
     pub(crate) fn finish(&mut self, mark: Mark) -> bool {
         let Some(waiting) = self.waiting(mark) else {
@@ -310,6 +315,7 @@ mod tests {
         ledger.give_up(marks[1], now);
         assert_eq!(ledger.rewinds_since(), Some(now));
         assert!(ledger.take(0, 6).is_none());
+        assert!(ledger.is_current(marks[0]) && !ledger.is_current(marks[2]));
         assert!(!ledger.finish(marks[2]), "it comes again");
         ledger.rewind();
         assert!(ledger.take(0, 4).is_none(), "it is not open yet");

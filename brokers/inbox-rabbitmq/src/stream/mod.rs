@@ -15,6 +15,7 @@ mod options;
 mod session;
 mod shared;
 mod source;
+mod stop;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;

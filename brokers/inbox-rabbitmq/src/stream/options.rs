@@ -275,7 +275,8 @@ impl RabbitMqStreamOptions {
     }
 
     /// The stream of this name gets what the receiver rejects, byte for byte, and a delivery counts as finished when it
-    /// is confirmed there. Unless told: none, and a rejected delivery stops the source.
+    /// is confirmed there. One that can never be written there, as it is larger than the server's `stream.frame_max`
+    /// (1 MiB unless set), stops the source. Unless told: none, and a rejected delivery stops the source.
     ///
     /// # Errors
     /// `Invalid` for a name that RabbitMQ does not take, and for that of the stream itself, whose dead letters

@@ -81,6 +81,11 @@ impl Ticket {
         &self.shared
     }
 
+    /// Whether it can be finished. `false`: it comes again.
+    pub(crate) fn is_current(&self) -> bool {
+        self.shared.ledger().is_current(self.mark)
+    }
+
     /// Finishes it, under the lock that the caller holds. `false`: it comes again.
     pub(crate) fn finish(&mut self, ledger: &mut Ledger) -> bool {
         self.is_open = false;

@@ -22,8 +22,9 @@ use super::{
     options::{RabbitMqStreamOptions, StreamStart},
     session::{Order, Session},
     shared::{Shared, Ticket},
+    stop::Stop,
 };
-use crate::{flag::Flag, options::invalid};
+use crate::options::invalid;
 
 /// A consumer of a stream. See the [crate](crate#streams).
 pub struct RabbitMqStreamSource {
@@ -67,10 +68,10 @@ impl RabbitMqStreamSource {
     pub fn new(options: RabbitMqStreamOptions, mapping: Mapping) -> inbox_api::Result<Self> {
         let checked = mapping.check(Positions::Stable);
         checked.map_err(|error| invalid(error.to_string()))?;
-        let stopped = Flag::default();
+        let stop = Stop::default();
         Ok(Self {
             mapping: Arc::new(mapping),
-            rejecter: Arc::new(Rejecter { options, stopped }),
+            rejecter: Arc::new(Rejecter { options, stop }),
             max_unacknowledged: 1000,
             open: None,
             opening: None,
@@ -222,24 +223,22 @@ impl Source for RabbitMqStreamSource {
 
     async fn next(&mut self) -> Outcome<Option<RabbitMqStreamDelivery>> {
         let rejecter = Arc::clone(&self.rejecter);
-        if rejecter.stopped.is_set() {
-            return Err(stop());
-        }
-        self.connect().await?;
-        let came = tokio::select! {
-            biased;
-            came = self.take() => came,
-            () = rejecter.stopped.wait() => return Err(stop()),
-        };
-        match came {
-            Ok(delivery) => Ok(Some(delivery)),
-            Err(error) => {
+        loop {
+            if let Some(stopped) = rejecter.stop.error() {
+                return Err(stopped);
+            }
+            self.connect().await?;
+            let came = tokio::select! {
+                biased;
+                came = self.take() => came,
+                () = rejecter.stop.wait() => continue,
+            };
+            return came.map(Some).inspect_err(|error| {
                 // After one for good, what is in flight is to be acknowledged still.
                 if error.is_transient() {
                     self.lose();
                 }
-                Err(error)
-            }
+            });
         }
     }
 
@@ -267,12 +266,6 @@ impl Source for RabbitMqStreamSource {
     fn lag(&self) -> Option<u64> {
         self.open.as_ref()?.shared.lag()
     }
-}
-
-fn stop() -> SourceError {
-    SourceError::permanent(
-        "a delivery was rejected, and rejections stop this source; it comes again when the source starts again",
-    )
 }
 
 impl fmt::Debug for RabbitMqStreamSource {

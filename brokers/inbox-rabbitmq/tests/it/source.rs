@@ -99,6 +99,7 @@ async fn run(kind: Kind, setup: Setup) -> Outcome {
     what_is_published_arrives_as_it_was(&server).await?;
     what_no_queue_takes_is_told(&server).await?;
     a_wrong_password_is_permanent_for_a_source(&server).await?;
+    a_user_who_may_not_read_is_refused(&server).await?;
     a_limit_of_connections_passes(&server).await
 }
 
@@ -420,6 +421,24 @@ async fn a_wrong_password_is_permanent_for_a_source(server: &Rabbit) -> Outcome 
         let shown = format!("{error} {error:?} {publisher:?}");
         assert!(!shown.contains("s3cret"), "{shown}");
     }
+    Ok(())
+}
+
+/// The server says so when the source is about to consume, behind all else.
+async fn a_user_who_may_not_read_is_refused(server: &Rabbit) -> Outcome {
+    let queue = "unread";
+    server.create(queue).await?;
+    let user = r#"{"password": "ann", "tags": ""}"#;
+    server.manage("users/ann", user).await?;
+    let rights = r#"{"configure": ".*", "write": ".*", "read": ""}"#;
+    server.manage("permissions/%2f/ann", rights).await?;
+    let url = format!("amqp://ann:ann@{}/%2f?queue={queue}", server.address());
+    let refused = failure(&mut source(RabbitMqOptions::from_url(&url)?)).await?;
+    assert!(!refused.is_transient(), "{refused}");
+    assert!(
+        refused.to_string().contains("refused for user"),
+        "{refused}"
+    );
     Ok(())
 }
 

@@ -88,8 +88,10 @@ async fn run(kind: Kind) -> Outcome {
     no_more_is_read_than_may_be_held(&server).await?;
     no_more_bytes_are_read_than_may_be_held(&server).await?;
     a_close_gives_back_at_once(&server).await?;
+    a_close_behind_a_failure_gives_back_at_once(&server).await?;
     a_cut_changes_nothing(&server).await?;
     a_named_consumer_goes_on_with_what_it_had(&server).await?;
+    what_cannot_be_acknowledged_stays_away(&server).await?;
     a_rejected_entry_goes_to_its_stream(&server).await?;
     an_entry_whose_dead_letter_is_refused_stays(&server).await?;
     an_entry_of_many_fields_is_rejected_too(&server).await?;
@@ -231,6 +233,27 @@ async fn a_close_gives_back_at_once(server: &Redis) -> Outcome {
     Ok(())
 }
 
+/// A source that has lost its connection, and is not asked again.
+async fn a_close_behind_a_failure_gives_back_at_once(server: &Redis) -> Outcome {
+    let stream = "close-behind-a-failure";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 5).await?;
+    let options = || -> Outcome<_> { Ok(server.options(stream)?.claim_after(LONG)?) };
+    let mut first = source(options()?);
+    let taken = take(&mut first, 5).await?;
+    server.cut()?;
+    let error = failure(&mut first).await?;
+    assert!(error.is_transient(), "{error}");
+    first.close().await?;
+    let mut second = source(options()?);
+    let again = take(&mut second, 5).await?;
+    assert_eq!(texts(&again), texts(&taken));
+    acknowledge(again).await;
+    server.until(stream, (0, 0)).await?;
+    second.close().await?;
+    Ok(())
+}
+
 /// What was taken is acknowledged over the next connection, and nothing comes twice, or out of order.
 async fn a_cut_changes_nothing(server: &Redis) -> Outcome {
     let stream = "cut";
@@ -295,6 +318,30 @@ async fn a_named_consumer_goes_on_with_what_it_had(server: &Redis) -> Outcome {
     acknowledge(taken).await;
     again.close().await?;
     assert_eq!(server.consumers(stream).await?, ["one"]);
+    Ok(())
+}
+
+/// For want of a right, say: the same would be said at once of what comes again at once.
+async fn what_cannot_be_acknowledged_stays_away(server: &Redis) -> Outcome {
+    let stream = "not-acknowledged";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 1).await?;
+    let mut user = cmd("ACL");
+    user.arg(&[
+        "SETUSER", "bob", "on", ">right", "~*", "&*", "+@all", "-xack",
+    ]);
+    server.ask::<Value>(&user).await?;
+    let address = server.address();
+    let url = format!("redis+stream://bob:right@{address}/0?stream={stream}&group={GROUP}");
+    let mut source = source(RedisStreamsOptions::from_url(&url)?);
+    let delivery = next(&mut source).await?;
+    let begin = Instant::now();
+    assert!(delivery.acknowledge().await.is_err());
+    let again = next(&mut source).await?;
+    let away = begin.elapsed();
+    assert!(away >= Duration::from_millis(500), "{away:?}");
+    drop(again);
+    source.close().await?;
     Ok(())
 }
 

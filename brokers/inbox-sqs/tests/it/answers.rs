@@ -12,12 +12,15 @@ use std::{
 use inbox_source::{Delivery as _, Envelope, Publisher as _, Rejection, Source as _, SourceError};
 use inbox_sqs::{Rejections, SqsDelivery, SqsOptions, SqsPublisher};
 use serde_json::{Value, json};
+use tokio::task::block_in_place;
 
 use crate::{
     fake::{self, Answer},
     harness::Outcome,
     source::{next, source, take},
 };
+
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// One with which each entry of a request is done.
 fn all_done(request: &Value) -> Answer {
@@ -114,4 +117,48 @@ async fn a_dead_letter_that_is_too_large_goes_without_its_reason() -> Outcome {
     delivery.reject(Rejection::new("it is no message")).await?;
     assert_eq!(had_reason.try_iter().collect::<Vec<_>>(), [true, false]);
     Ok(source.close().await?)
+}
+
+/// The same would be refused again at once, over and over.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_may_not_be_finished_stays_away_for_a_while() -> Outcome {
+    for refused in ["DeleteMessageBatch", "SendMessage"] {
+        let messages = messages(1);
+        let (told, changes) = mpsc::channel();
+        let connection = fake::serve(move |name, request| match name {
+            "ReceiveMessage" => messages(),
+            "ChangeMessageVisibilityBatch" => {
+                let _ = told.send(request["Entries"][0]["VisibilityTimeout"].as_u64());
+                all_done(request)
+            }
+            _ if name == refused => {
+                let refusal = json!({
+                    "__type": "com.amazon.coral.service#AccessDeniedException",
+                    "message": "no",
+                });
+                (400, refusal)
+            }
+            _ => all_done(request),
+        })?;
+        let options = SqsOptions::new(connection, "orders")?.visibility(PATIENCE)?;
+        let options = options.rejections(Rejections::DeadLetters("dead".into()))?;
+        let mut source = source(options);
+        let delivery = next(&mut source).await?;
+        let finished = match refused {
+            "SendMessage" => delivery.reject(Rejection::new("it is no message")).await,
+            _ => delivery.acknowledge().await,
+        };
+        assert!(finished.is_err_and(|error| !error.is_transient()));
+        let change = || loop {
+            let seconds = changes.recv_timeout(PATIENCE)?;
+            // While it was worked on.
+            if seconds != Some(PATIENCE.as_secs()) {
+                return Ok::<_, mpsc::RecvTimeoutError>(seconds);
+            }
+        };
+        let seconds = block_in_place(change)?.ok_or("no number")?;
+        assert!(seconds > 0, "{refused}");
+        source.close().await?;
+    }
+    Ok(())
 }

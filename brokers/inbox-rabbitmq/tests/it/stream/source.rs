@@ -114,6 +114,8 @@ async fn run(kind: Kind) -> Outcome {
     it_begins_where_it_is_told(&server).await?;
     another_consumer_is_not_set_back(&server).await?;
     a_rejected_message_goes_to_its_stream(&server).await?;
+    what_is_behind_one_that_was_given_up_is_no_dead_letter_yet(&server).await?;
+    a_rejected_message_that_is_too_large_stops(&server).await?;
     a_rejected_message_stops(&server).await?;
     a_stream_that_is_missing(&server).await?;
     a_deleted_stream_is_noticed(&server).await?;
@@ -324,15 +326,62 @@ async fn a_rejected_message_goes_to_its_stream(server: &Streams) -> Outcome {
     server.until(stream, 0).await?;
     assert_eq!(server.payloads(&dead(stream)).await?, [b"2"]);
     source.close().await?;
-    // Where it cannot be written it is not finished.
+    // Where it cannot be written it is not finished, and the source says why.
     let nowhere = server.options(stream)?.dead_letters("nowhere")?;
     let mut source = self::source(nowhere);
     server.rabbit.publish_numbers(stream, 1).await?;
     let one = next(&mut source).await?;
     let refused = one.reject(Rejection::new("no good")).await;
-    assert!(refused.is_err_and(|error| error.to_string().contains("create")));
-    assert_eq!(texts(&take(&mut source, 1).await?), numbers(1..=1));
+    assert!(refused.is_err_and(|error| !error.is_transient()));
+    let error = failure(&mut source).await?;
+    assert!(!error.is_transient(), "{error}");
+    assert!(error.to_string().contains("create"), "{error}");
     source.close().await?;
+    server.until(stream, 1).await
+}
+
+/// It comes again with the one before it, and would be written again each time.
+async fn what_is_behind_one_that_was_given_up_is_no_dead_letter_yet(server: &Streams) -> Outcome {
+    let stream = "behind";
+    filled(server, stream, 3).await?;
+    let mut source = source(server.options(stream)?);
+    let mut taken = take(&mut source, 3).await?;
+    drop(taken.remove(0));
+    for delivery in taken {
+        let rejected = delivery.reject(Rejection::new("no good")).await;
+        assert!(rejected.is_err_and(|error| error.is_transient()));
+    }
+    for delivery in take(&mut source, 3).await? {
+        delivery.reject(Rejection::new("no good")).await?;
+    }
+    server.until(stream, 0).await?;
+    let letters = server.payloads(&dead(stream)).await?;
+    assert_eq!(letters, [b"1", b"2", b"3"]);
+    source.close().await?;
+    Ok(())
+}
+
+/// Over AMQP 0.9.1 a stream takes what its own protocol does not.
+async fn a_rejected_message_that_is_too_large_stops(server: &Streams) -> Outcome {
+    let stream = "large";
+    server.create(stream).await?;
+    let large = Envelope::new(stream, vec![b'x'; 1_500_000]);
+    server.publish(stream, &[large]).await?;
+    server.rabbit.publish_numbers(stream, 2).await?;
+    let mut source = source(server.options(stream)?);
+    let mut taken = take(&mut source, 3).await?;
+    for _ in 0..2 {
+        // The second is small, and comes again with the first.
+        let rejected = taken.remove(0).reject(Rejection::new("no good")).await;
+        assert!(rejected.is_err_and(|error| !error.is_transient()));
+    }
+    acknowledge(taken).await;
+    let error = failure(&mut source).await?;
+    assert!(!error.is_transient(), "{error}");
+    assert!(error.to_string().contains("larger"), "{error}");
+    source.close().await?;
+    assert_eq!(server.stored(stream).await?, None);
+    assert!(server.payloads(&dead(stream)).await?.is_empty());
     Ok(())
 }
 
