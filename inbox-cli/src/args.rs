@@ -19,7 +19,7 @@ use crate::{
         demo::{self, DemoArgs},
         discard::DiscardArgs,
         health::{self, HealthArgs},
-        import_keys::ImportKeysArgs,
+        import_keys::{self, ImportKeysArgs},
         ingest::IngestArgs,
         list::ListArgs,
         pause::{PauseArgs, ResumeArgs},
@@ -147,6 +147,7 @@ pub(crate) enum Command {
     Ingest(IngestArgs),
     /// Record ids as processed, one on each line: what was handled before there was an inbox. Sets the inbox up if
     /// there is none
+    #[command(after_help = import_keys::HELP)]
     ImportKeys(ImportKeysArgs),
     /// Store the messages of a broker, and acknowledge them. Sets the inbox up if there is none
     #[command(after_help = receive::help())]
@@ -339,7 +340,8 @@ pub(crate) struct SelectionArgs {
     pub(crate) handler: Option<HandlerName>,
     #[command(flatten)]
     pub(crate) filter: FilterArgs,
-    /// Change nothing, and say how many messages it would be (with --all)
+    /// Change nothing, and say how many messages it would be (with --all). A replay passes over those whose
+    /// payload was dropped
     #[arg(long)]
     pub(crate) dry_run: bool,
     /// Who does this, for the note that each changed message keeps [default: the value of USER, or `unknown`]

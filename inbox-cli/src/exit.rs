@@ -59,7 +59,8 @@ Exit codes:
   1    something failed: the store, reading the input, the network, writing the output; also `inbox
        health` of what is not well
   2    the command line is wrong
-  3    some input lines were refused; all others were stored (with --strict, those before the first)
+  3    some input lines were refused; all others were stored (with --strict, those before the first,
+       and of one that only the store refuses the rest of its batch)
   4    the answer is no: not found, not unique, does not exist, messages ended dead
   129  the terminal was closed, or its connection was lost (SIGHUP)
   130  interrupted by Ctrl-C

@@ -78,9 +78,19 @@ pub(crate) async fn unless_given_up<T>(
     token: &CancellationToken,
     work: impl Future<Output = T>,
 ) -> Option<T> {
+    within(token, GRACE, work).await
+}
+
+/// Waits for `work`; `None` when it has not ended so long after `token` was cancelled, or after this was called if that
+/// is later.
+pub(crate) async fn within<T>(
+    token: &CancellationToken,
+    limit: Duration,
+    work: impl Future<Output = T>,
+) -> Option<T> {
     let given_up = async {
         token.cancelled().await;
-        tokio::time::sleep(GRACE).await;
+        tokio::time::sleep(limit).await;
     };
     tokio::select! {
         biased;
@@ -103,5 +113,26 @@ pub(crate) fn exit_of_service(token: &CancellationToken, orderly: bool, otherwis
     match exit(token, otherwise) {
         Exit::Terminated if orderly => Exit::Ok,
         exit => exit,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn work_is_given_up_only_once_the_end_was_asked_for() {
+        let token = CancellationToken::new();
+        let limit = Duration::ZERO;
+        let slow = async {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+            7
+        };
+        assert_eq!(within(&token, limit, slow).await, Some(7));
+        token.cancel();
+        let never = std::future::pending::<()>();
+        assert_eq!(within(&token, limit, never).await, None);
+        // What has ended counts.
+        assert_eq!(within(&token, limit, async { 7 }).await, Some(7));
     }
 }

@@ -110,7 +110,7 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
     match cli.command {
         Command::Run(args) => Box::pin(commands::run::run(global, args)).await,
         Command::Ingest(args) => commands::ingest::run(global, args).await,
-        Command::ImportKeys(args) => commands::import_keys::run(global, args).await,
+        Command::ImportKeys(args) => Box::pin(commands::import_keys::run(global, args)).await,
         Command::Receive(args) => commands::receive::run(global, args).await,
         Command::Process(args) => Box::pin(commands::process::run(global, args)).await,
         Command::Serve(args) => Box::pin(commands::serve::run(global, args)).await,

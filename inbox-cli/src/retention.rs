@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use anyhow::Result;
-use inbox::{CancellationToken, HandlerName, Inbox, Janitor, Retention};
+use inbox::{CancellationToken, HandlerName, Inbox, Janitor, Retention, RetryPolicy};
 
 use crate::{
     args::{self, Global},
@@ -29,13 +29,15 @@ impl Keep {
     /// Nothing is deleted.
     pub(crate) const FOREVER: Self = Self(None);
 
-    /// Does `work`, and meanwhile deletes what `handler` has processed long enough ago; says so first. Work
-    /// that ends before a sweep does has one behind it, unless `token` is cancelled.
+    /// Does `work`, and meanwhile deletes what `handler` has processed long enough ago; says so first, and warns
+    /// if its retries may take longer. Work that ends before a sweep does has one behind it, unless `token` is
+    /// cancelled.
     pub(crate) async fn during<T>(
         self,
         global: &Global,
         store: &Arc<dyn Inbox>,
         handler: &HandlerName,
+        retry: RetryPolicy,
         token: &CancellationToken,
         work: impl Future<Output = T>,
     ) -> Result<T> {
@@ -52,6 +54,7 @@ impl Keep {
         let retention = Retention::new().keep_processed(age);
         let janitor = Janitor::builder(Arc::clone(store))
             .handler(handler.clone(), retention)
+            .retry(retry)
             .build()?;
         let over = CancellationToken::new();
         let working = async {

@@ -14,6 +14,7 @@ use crate::{
 };
 
 pub(crate) async fn run(global: &Global, args: SummaryArgs) -> Result<Exit> {
+    args.check();
     let store = store::open(&global.store).await?;
     let filter = args.filter.filter(args.handler, [State::Dead]);
     if args.list {

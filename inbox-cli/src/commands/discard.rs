@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Args, ValueEnum};
-use inbox::{Filter, Inbox, Intervention, Key, Operate, Progress, Slice, State};
+use inbox::{Filter, Inbox, Intervention, Key, Operate, Page, Progress, Slice, State};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -48,14 +48,27 @@ pub(crate) struct Verb {
     pub(crate) would: &'static str,
     /// What a filter without states means.
     pub(crate) usual: State,
+    /// Whether a message whose payload was dropped is passed over.
+    pub(crate) needs_payload: bool,
     /// Why not, of a message in this state.
     pub(crate) wrong_state: fn(State) -> &'static str,
+}
+
+impl Verb {
+    /// The filter with the states that it means.
+    fn all(&self, mut filter: Filter) -> Filter {
+        if filter.states.is_empty() {
+            filter.states.push(self.usual);
+        }
+        filter
+    }
 }
 
 const DISCARDED: Verb = Verb {
     done: "discarded",
     would: "would be discarded",
     usual: State::Dead,
+    needs_payload: false,
     wrong_state: |_| "only pending and dead messages can be discarded",
 };
 
@@ -90,15 +103,13 @@ pub(crate) async fn intervene(
     many: impl AsyncFn(&dyn Operate, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
     if selection.all && selection.dry_run {
-        let mut filter = selection.filter.filter(selection.handler, states);
-        if filter.states.is_empty() {
-            filter.states.push(verb.usual);
-        }
+        let filter = verb.all(selection.filter.filter(selection.handler, states));
         let number = store::waiting(&global.store, store.count(&filter)).await?;
         if global.json {
             output::json(&json!({ "dry_run": true, verb.done: number }))?;
         } else {
-            output::line(format!("{} {}", output::messages(number), verb.would))?;
+            let most = if verb.needs_payload { "up to " } else { "" };
+            output::line(format!("{most}{} {}", output::messages(number), verb.would))?;
         }
         return Ok(Exit::Ok);
     }
@@ -106,6 +117,7 @@ pub(crate) async fn intervene(
         global,
         token: interrupt::token()?,
         changed: 0,
+        without_payload: None,
         refusals: Vec::new(),
     };
     let signing = selection.operator().map(|by| store.signed_by(&by));
@@ -115,8 +127,13 @@ pub(crate) async fn intervene(
     };
     let ended = if selection.all {
         let filter = selection.filter.filter(selection.handler, states);
-        work.all(async |slice: &Slice| many(operate, &filter, slice).await)
-            .await
+        let ended = work
+            .all(async |slice: &Slice| many(operate, &filter, slice).await)
+            .await;
+        match ended {
+            Ok(()) if verb.needs_payload => work.count_left(store, &verb.all(filter)).await,
+            ended => ended,
+        }
     } else {
         let lookup = Lookup::new(store, selection.handler);
         let one = async |key: &Key| one(operate, key).await;
@@ -140,6 +157,8 @@ struct Work<'a> {
     global: &'a Global,
     token: CancellationToken,
     changed: u64,
+    /// How many were passed over since their payload was dropped, where that was counted.
+    without_payload: Option<u64>,
     refusals: Vec<serde_json::Value>,
 }
 
@@ -173,6 +192,22 @@ impl Work<'_> {
                 break;
             }
             slice.after = progress.next;
+        }
+        Ok(())
+    }
+
+    /// Counts those that the filter still means and that have no payload.
+    async fn count_left(&mut self, store: &dyn Inbox, filter: &Filter) -> Result<()> {
+        let mut page = Page::first(SLICE);
+        let mut number = 0;
+        while let Some(listing) = self.step(store.list(filter, &page)).await? {
+            let records = listing.records.iter();
+            number += records.filter(|r| r.payload_bytes.is_none()).count() as u64;
+            page.after = listing.next;
+            if page.after.is_none() {
+                self.without_payload = Some(number);
+                break;
+            }
         }
         Ok(())
     }
@@ -212,17 +247,29 @@ impl Work<'_> {
         let Self {
             global,
             changed,
+            without_payload,
             refusals,
             ..
         } = self;
         if global.json {
-            output::json(&json!({
+            let mut figures = json!({
                 verb.done: changed,
                 "refused": refusals.len(),
                 "refusals": refusals,
-            }))?;
+            });
+            if let Some(number) = without_payload {
+                figures["without_payload"] = (*number).into();
+            }
+            output::json(&figures)?;
         } else if !global.quiet {
             output::line(format!("{} {}", output::messages(*changed), verb.done))?;
+        }
+        match without_payload {
+            Some(number @ 1..) if !global.quiet => output::note(format_args!(
+                "{} passed over, as the payload was dropped: replay them one by one with --payload",
+                output::messages(*number)
+            )),
+            _ => {}
         }
         Ok(())
     }

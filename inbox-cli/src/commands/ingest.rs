@@ -39,38 +39,17 @@ pub(crate) struct Ingested {
     pub(crate) refused: u64,
     /// The input could not be read to its end.
     is_unread: bool,
+    /// It was left at a line that was refused.
+    is_stopped: bool,
     /// Messages are told apart by the `id` of a CloudEvent alone.
     is_by_id_alone: bool,
 }
 
 pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
-    store::check_is_not_inbox(&global.store, &args.input.file)?;
-    let reader = input::open(&args.input).await?;
-    let store = store::open_or_create(&global.store).await?;
+    let (reader, store) = open(global, &args.input).await?;
     let token = interrupt::token()?;
-    let (stored, _) = watch::channel(());
-    let work = Ingest {
-        reader,
-        args: &args.input,
-        handlers: &args.handlers,
-        stored,
-    };
-    let ingested = work.run(global, store, token.clone()).await?;
-    if global.json {
-        output::json(&json!({
-            "accepted": ingested.accepted,
-            "duplicates": ingested.duplicates,
-            "differing": ingested.differing,
-            "refused": ingested.refused,
-        }))?;
-    } else if !global.quiet {
-        output::line(ingested.sentence())?;
-    }
-    if !global.quiet
-        && let Some(advice) = ingested.advice()
-    {
-        output::note(advice);
-    }
+    let ingested = ingest(global, &args, reader, store, &token).await?;
+    ingested.report(global)?;
     if token.is_cancelled() && !global.quiet {
         output::note(
             "interrupted before the end of the input. Ingest all of it again: what is stored \
@@ -78,6 +57,31 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
         );
     }
     Ok(interrupt::exit(&token, ingested.exit()))
+}
+
+/// What is read, and where it is to be stored.
+pub(crate) async fn open(global: &Global, args: &InputArgs) -> Result<(Reader, Arc<dyn Inbox>)> {
+    store::check_is_not_inbox(&global.store, &args.file)?;
+    let reader = input::open(args).await?;
+    Ok((reader, store::open_or_create(&global.store).await?))
+}
+
+/// Stores all that is read, unless `token` is cancelled before its end.
+pub(crate) async fn ingest(
+    global: &Global,
+    args: &IngestArgs,
+    reader: Reader,
+    store: Arc<dyn Inbox>,
+    token: &CancellationToken,
+) -> Result<Ingested> {
+    let (stored, _) = watch::channel(());
+    let work = Ingest {
+        reader,
+        args: &args.input,
+        handlers: &args.handlers,
+        stored,
+    };
+    work.run(global, store, token.clone()).await
 }
 
 /// An input to be stored for `handlers`. Signals each batch on `stored`, which closes at the end.
@@ -122,9 +126,12 @@ impl Ingest<'_> {
         if self.args.contents == Contents::Key {
             receiver = receiver.record_only();
         }
+        if self.args.strict {
+            receiver = receiver.stop_at_rejected();
+        }
         let result = receiver.build().run(&mut source, shutdown).await;
         bar.finish_and_clear();
-        let stopped = match result {
+        let is_stopped = match result {
             Ok(_) => false,
             Err(ReceiverError::Source(error)) if refusals.is_unread() => {
                 output::note(format_args!("cannot read the input to its end: {error}"));
@@ -132,6 +139,11 @@ impl Ingest<'_> {
             }
             Err(ReceiverError::Source(error)) => {
                 output::note(format_args!("stopped at {error}"));
+                true
+            }
+            Err(ReceiverError::Rejected(rejection)) => {
+                let line = refusals.first_left().unwrap_or_default();
+                output::note(format_args!("stopped at line {line}: {rejection}"));
                 true
             }
             Err(e) => return Err(e.into()),
@@ -142,8 +154,9 @@ impl Ingest<'_> {
             accepted,
             duplicates,
             differing,
-            refused: refusals.count() + u64::from(stopped),
+            refused: refusals.count() + u64::from(is_stopped),
             is_unread: refusals.is_unread(),
+            is_stopped,
             is_by_id_alone: self.args.id_fields.is_empty()
                 && self.args.contents == Contents::Message,
         })
@@ -151,6 +164,31 @@ impl Ingest<'_> {
 }
 
 impl Ingested {
+    /// Tells what became of it, and what may be done about duplicates that are none.
+    pub(crate) fn report(&self, global: &Global) -> Result<()> {
+        if global.json {
+            output::json(&json!({
+                "accepted": self.accepted,
+                "duplicates": self.duplicates,
+                "differing": self.differing,
+                "refused": self.refused,
+            }))?;
+        } else if !global.quiet {
+            output::line(self.sentence())?;
+        }
+        if !global.quiet
+            && let Some(advice) = self.advice()
+        {
+            output::note(advice);
+        }
+        Ok(())
+    }
+
+    /// Whether nothing is left that was not read, as far as no signal has come.
+    pub(crate) fn has_read_all(&self) -> bool {
+        !self.is_unread && !self.is_stopped
+    }
+
     pub(crate) fn sentence(&self) -> String {
         let mut sentence = format!(
             "{} accepted, {}",

@@ -28,9 +28,9 @@ pub(crate) struct ListArgs {
 /// Which page of a list.
 #[derive(Debug, Args)]
 pub(crate) struct PageArgs {
-    /// Print at most this many
-    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10_000))]
-    pub(crate) limit: u32,
+    /// Print at most this many [default: 50]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub(crate) limit: Option<u32>,
     /// Continue after this place, as printed at the end of an earlier list
     #[arg(long, value_name = "PLACE")]
     pub(crate) after: Option<String>,
@@ -41,6 +41,16 @@ pub(crate) struct PageArgs {
     #[arg(long)]
     pub(crate) total: bool,
 }
+
+impl PageArgs {
+    /// Whether the command line says anything of it.
+    pub(crate) fn is_given(&self) -> bool {
+        self.limit.is_some() || self.after.is_some() || self.newest || self.total
+    }
+}
+
+/// How many are printed unless it is said.
+const USUAL_LIMIT: u32 = 50;
 
 /// What the last column of a list tells.
 #[derive(Clone, Copy)]
@@ -67,7 +77,7 @@ pub(crate) async fn list(
 ) -> Result<Exit> {
     let page = Page {
         after: args.after.map(Cursor::new),
-        limit: args.limit,
+        limit: args.limit.unwrap_or(USUAL_LIMIT),
         newest_first: args.newest,
         with_payload: false,
     };

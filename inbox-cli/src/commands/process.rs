@@ -118,7 +118,8 @@ pub(crate) fn time_limit(text: &str) -> Result<TimeLimit, String> {
 pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
-    let handler = handler::from_args(&args.target, &[])?;
+    let retry = args.processing.retry_policy();
+    let handler = handler::from_args(&args.target, retry.clone(), &[])?;
     let listener = args.listen.map(server::bind).transpose()?;
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
@@ -179,7 +180,8 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     };
     let working = async {
         let _ends = drained.clone().drop_guard();
-        keep.during(global, &store, &name, &token, work).await
+        keep.during(global, &store, &name, retry, &token, work)
+            .await
     };
     let (summary, served) = tokio::join!(working, serving);
     let summary = summary??;

@@ -4,7 +4,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use clap::Args;
-use inbox::{Bytes, Edit, ErrorKind, Headers, Intervention, Key, Operate, Progress, Slice, State};
+use inbox::{
+    Bytes, Edit, ErrorKind, Filter, Headers, Intervention, Key, Operate, Progress, Slice, State,
+};
 
 use crate::{
     args::{FinalStateArg, Global, SelectionArgs, wrong_usage},
@@ -71,6 +73,7 @@ const REPLAYED: Verb = Verb {
     done: "replayed",
     would: "would be replayed",
     usual: State::Dead,
+    needs_payload: true,
     wrong_state: |state| match state {
         State::Processed => {
             "its effect would happen a second time; with --state processed it is replayed all the same"
@@ -105,6 +108,10 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
         args.states,
         &REPLAYED,
         async |store: &dyn Operate, key: &Key| -> inbox::Result<Intervention> {
+            let is_edited = payload.is_some() || !args.edits.is_empty();
+            if !is_edited && replay_as_it_is(store, key, &allowed).await? {
+                return Ok(Intervention::Done);
+            }
             let headers = match store.get(key).await {
                 Ok(None) => return Ok(Intervention::NotFound),
                 Ok(Some(record)) if !allowed.contains(&record.state) => {
@@ -118,12 +125,28 @@ pub(crate) async fn run(global: &Global, args: ReplayArgs) -> Result<Exit> {
             let edit = args.edits.edit(headers, payload.clone())?;
             store.replay(key, &edit).await
         },
-        async |store: &dyn Operate,
-               filter: &inbox::Filter,
-               slice: &Slice|
-               -> inbox::Result<Progress> { store.replay_slice(filter, slice).await },
+        async |store: &dyn Operate, filter: &Filter, slice: &Slice| -> inbox::Result<Progress> {
+            store.replay_slice(filter, slice).await
+        },
     )
     .await
+}
+
+/// Replays a message if it is in one of these states when it is replayed, not a moment before: others may have
+/// replayed it meanwhile, and a worker finished it.
+async fn replay_as_it_is(store: &dyn Operate, key: &Key, allowed: &[State]) -> inbox::Result<bool> {
+    let filter = Filter {
+        states: allowed.to_vec(),
+        handler: Some(key.handler.clone()),
+        ids: vec![key.id.clone()],
+        ..Filter::default()
+    };
+    let slice = Slice {
+        after: None,
+        limit: 1,
+    };
+    let progress = store.replay_slice(&filter, &slice).await?;
+    Ok(progress.changed > 0)
 }
 
 async fn read(file: &Path) -> Result<Bytes> {

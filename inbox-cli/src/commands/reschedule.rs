@@ -31,6 +31,7 @@ const RESCHEDULED: Verb = Verb {
     done: "rescheduled",
     would: "would be rescheduled",
     usual: State::Pending,
+    needs_payload: false,
     wrong_state: |_| "only pending messages can be rescheduled",
 };
 

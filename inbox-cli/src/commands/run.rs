@@ -38,7 +38,8 @@ pub(crate) struct RunArgs {
 }
 
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
-    let handler = handler::from_args(&args.target, &[])?;
+    let retry = args.processing.retry_policy();
+    let handler = handler::from_args(&args.target, retry.clone(), &[])?;
     store::check_is_not_inbox(&global.store, &args.input.file)?;
     let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;
@@ -97,7 +98,7 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     };
     let (keep, handler) = (args.processing.keep_processed, &args.processing.handler);
     let (ingested, processed) = keep
-        .during(global, &store, handler, &token, Box::pin(work))
+        .during(global, &store, handler, retry, &token, Box::pin(work))
         .await?;
     bar.finish_and_clear();
     let (ingested, processed) = (ingested?, processed?);

@@ -16,6 +16,7 @@ use crate::{
 };
 
 pub(crate) async fn run(global: &Global, args: SummaryArgs) -> Result<Exit> {
+    args.check();
     let store = store::open(&global.store).await?;
     let mut filter = args.filter.filter(args.handler, [State::Pending]);
     if filter.due_later_than.is_none() {

@@ -6,7 +6,7 @@ use inbox::{Filter, HandlerName, Inbox, MessageGroup, OperateExt as _};
 use inbox_dashboard::view::GroupView;
 
 use crate::{
-    args::{FilterArgs, Global},
+    args::{FilterArgs, Global, wrong_usage},
     commands::list::PageArgs,
     exit::Exit,
     output, store,
@@ -28,11 +28,23 @@ pub(crate) struct SummaryArgs {
         conflicts_with = "list"
     )]
     pub(crate) most: u64,
-    /// Print the messages one by one
+    /// Print the messages one by one, a page of them: --limit, --after, --newest and --total are for this
     #[arg(long)]
     pub(crate) list: bool,
     #[command(flatten)]
     pub(crate) page: PageArgs,
+}
+
+impl SummaryArgs {
+    /// Ends the program when options of a list come without one: a summary that ignores them would look as if it were
+    /// of those few messages. (Clap cannot require an option that `inbox list` has not.)
+    pub(crate) fn check(&self) {
+        if !self.list && self.page.is_given() {
+            wrong_usage(
+                "--limit, --after, --newest and --total go with --list; of a summary, see --most",
+            );
+        }
+    }
 }
 
 /// When the messages of a group are of interest.

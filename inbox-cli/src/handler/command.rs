@@ -14,7 +14,7 @@ use std::{
 use anyhow::{Result, bail};
 use async_trait::async_trait;
 use inbox::{Completion, Context, Failure, Handler};
-use nix::{errno::Errno, sys::signal::Signal};
+use nix::sys::signal::Signal;
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWriteExt},
     process::Command,
@@ -33,8 +33,8 @@ const KEPT_ERROR: usize = 1024;
 /// How long to wait for the end of standard error once the command itself has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
 
-/// How long no command is started after no process, file or memory was left for one.
-const LACKING: Duration = Duration::from_secs(2);
+/// How long no command is started after one could not be.
+const NOT_STARTED: Duration = Duration::from_secs(2);
 
 /// Runs a command for each message.
 #[derive(Debug)]
@@ -140,14 +140,13 @@ impl Handler for Run {
     }
 }
 
-/// A lack of processes, files or memory is this process's trouble: it costs no message an attempt.
+/// A program that is being replaced, or a lack of files or memory, is this process's trouble and costs no message an
+/// attempt. Arguments and variables are the message's own: too many of them (E2BIG), or such as cannot be (EINVAL).
 fn not_started(error: &io::Error) -> Failure {
     let reason = format!("cannot run the command: {error}");
-    match error.raw_os_error().map(Errno::from_raw) {
-        Some(Errno::EAGAIN | Errno::EMFILE | Errno::ENFILE | Errno::ENOMEM) => {
-            Failure::pause(LACKING, reason)
-        }
-        _ => Failure::retry(reason),
+    match error.kind() {
+        io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput => Failure::retry(reason),
+        _ => Failure::pause(NOT_STARTED, reason),
     }
 }
 

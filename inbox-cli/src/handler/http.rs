@@ -4,7 +4,7 @@ use std::time::{Duration, SystemTime};
 
 use anyhow::Result;
 use async_trait::async_trait;
-use inbox::{Completion, Context, Failure, Handler, Key};
+use inbox::{Completion, Context, Failure, Handler, Key, RetryPolicy};
 use reqwest::{
     Client, Response, StatusCode, Url,
     header::{CONTENT_TYPE, DATE, HeaderMap, HeaderName, HeaderValue, RETRY_AFTER},
@@ -21,10 +21,11 @@ const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
 pub(super) struct Post {
     url: Url,
     client: Client,
+    retry: RetryPolicy,
 }
 
 impl Post {
-    pub(super) fn new(url: &str) -> Result<Self> {
+    pub(super) fn new(url: &str, retry: RetryPolicy) -> Result<Self> {
         let url = url
             .parse()
             .ok()
@@ -33,7 +34,7 @@ impl Post {
             wrong_usage("--post must be an http or https URL, such as http://localhost:8080/hook");
         };
         let client = http_client::build(&url, |client| client)?;
-        Ok(Self { url, client })
+        Ok(Self { url, client, retry })
     }
 }
 
@@ -50,12 +51,13 @@ impl Handler for Post {
             .await
             // The URL may hold credentials.
             .map_err(|e| Failure::retry(chain(&e.without_url())))?;
-        answer(&response)
+        let usual = self.retry.delay(context.attempts().started);
+        answer(&response, usual)
     }
 }
 
-/// What the server's answer means for the message.
-fn answer(response: &Response) -> Result<Completion, Failure> {
+/// What the server's answer means for the message, where its next attempt would come after the `usual` wait.
+fn answer(response: &Response, usual: Duration) -> Result<Completion, Failure> {
     let status = response.status();
     if status.is_success() {
         return Ok(Completion::default());
@@ -76,7 +78,8 @@ fn answer(response: &Response) -> Result<Completion, Failure> {
     let now = date.unwrap_or_else(SystemTime::now);
     let asked = header(RETRY_AFTER).and_then(|value| retry_after(value, now));
     Err(match asked {
-        Some(wait) => Failure::retry_after(wait, reason),
+        // A server that says a second each time would have all attempts within seconds.
+        Some(wait) => Failure::retry_after(wait.max(usual), reason),
         None => Failure::retry(reason),
     })
 }

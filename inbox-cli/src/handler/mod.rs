@@ -7,7 +7,7 @@ mod http;
 use std::sync::Arc;
 
 use anyhow::Result;
-use inbox::{Handler, Leased};
+use inbox::{Handler, Leased, RetryPolicy};
 
 pub(crate) use self::group::kill_all;
 use clap::Args;
@@ -23,6 +23,8 @@ Its exit code is its answer:
   65  dead at once (the message is bad, do not try again)
   any other, or a signal: try again later; the end of its standard error is kept as the error
 Its standard output is discarded. On a time-out it is killed, with all processes it has started.
+One that cannot be started (it is being replaced, there is no memory) costs no attempt: no other is
+started for two seconds, and so on until it can be.
 
 A worker that is killed itself (SIGKILL, out of memory) cannot end its commands. They go on, and
 their messages run again when the leases have run out, even while the first runs still go on. To have
@@ -39,7 +41,7 @@ printable ASCII, or the handler's name has a slash, \"sha256:…\" of both. Prox
 and https_proxy, but for localhost and loopback addresses. Its answer:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
-  any other, or no answer: try again later, after Retry-After if given";
+  any other, or no answer: try again later, and not before Retry-After if given";
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false, id = "target")]
@@ -53,12 +55,16 @@ pub(crate) struct TargetArgs {
 }
 
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot
-/// work: a command that is not there, a URL that is not one.
+/// work: a command that is not there, a URL that is not one. With `retry` its messages are tried again.
 ///
 /// A command does not inherit the environment variables that are `secrets`.
-pub(crate) fn from_args(args: &TargetArgs, secrets: &[String]) -> Result<Arc<dyn Handler>> {
+pub(crate) fn from_args(
+    args: &TargetArgs,
+    retry: RetryPolicy,
+    secrets: &[String],
+) -> Result<Arc<dyn Handler>> {
     match (&args.post, args.command.split_first()) {
-        (Some(url), _) => Ok(Arc::new(http::Post::new(url)?)),
+        (Some(url), _) => Ok(Arc::new(http::Post::new(url, retry)?)),
         (None, Some((program, arguments))) => {
             Ok(Arc::new(command::Run::new(program, arguments, secrets)?))
         }

@@ -255,13 +255,13 @@ mod tests {
             .unwrap_err(),
             "not a CloudEvent of version 1.0: specversion differs"
         );
-        assert_eq!(
+        assert!(
             read(
                 &events,
                 r#"{"specversion":"1.0","id":"","source":"s","type":"t"}"#
             )
-            .unwrap_err(),
-            "message id is empty"
+            .unwrap_err()
+            .contains("none is empty")
         );
         assert_eq!(read(&other, r#"{"kind":"k"}"#).unwrap_err(), "no field id");
         assert_eq!(

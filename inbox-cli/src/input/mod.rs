@@ -52,7 +52,8 @@ pub(crate) struct InputArgs {
     /// Keep messages with the same value of this field in order. A dead one lets the next pass
     #[arg(long, value_name = "FIELD")]
     pub(crate) ordering_field: Option<String>,
-    /// Stop at the first bad line, rather than report it and go on
+    /// Stop at the first bad line, rather than report it and go on. Where it is the store that refuses the line, what
+    /// came in the same batch is stored all the same
     #[arg(long)]
     pub(crate) strict: bool,
     /// Store up to this many messages at a time

@@ -1,7 +1,7 @@
 //! NDJSON as a source of deliveries.
 
 use std::sync::{
-    Arc,
+    Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicBool, AtomicU64, Ordering},
 };
 
@@ -23,6 +23,7 @@ use crate::output;
 pub(crate) struct Refusals {
     lines: AtomicU64,
     is_unread: AtomicBool,
+    first_left: Mutex<Option<u64>>,
 }
 
 impl Refusals {
@@ -33,6 +34,22 @@ impl Refusals {
     /// Whether the input could not be read to its end.
     pub(crate) fn is_unread(&self) -> bool {
         self.is_unread.load(Ordering::Relaxed)
+    }
+
+    /// The first line that was read as a message, and neither stored nor refused, as the receiver has stopped at it.
+    pub(crate) fn first_left(&self) -> Option<u64> {
+        *self.lock_left()
+    }
+
+    fn leave(&self, line: u64) {
+        let mut first = self.lock_left();
+        *first = Some(first.map_or(line, |known| known.min(line)));
+    }
+
+    fn lock_left(&self) -> MutexGuard<'_, Option<u64>> {
+        self.first_left
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     fn add(&self, line: u64, reason: &str) {
@@ -99,6 +116,7 @@ impl<R: AsyncBufRead + Unpin + Send> Source for NdjsonSource<R> {
                     return Ok(Some(LineDelivery {
                         line: line.number,
                         message,
+                        is_finished: false,
                         refusals: Arc::clone(&self.refusals),
                     }));
                 }
@@ -119,7 +137,16 @@ impl<R: AsyncBufRead + Unpin + Send> Source for NdjsonSource<R> {
 pub(crate) struct LineDelivery {
     line: u64,
     message: Message,
+    is_finished: bool,
     refusals: Arc<Refusals>,
+}
+
+impl Drop for LineDelivery {
+    fn drop(&mut self) {
+        if !self.is_finished {
+            self.refusals.leave(self.line);
+        }
+    }
 }
 
 impl Delivery for LineDelivery {
@@ -127,11 +154,13 @@ impl Delivery for LineDelivery {
         Ok(self.message.clone())
     }
 
-    async fn acknowledge(self) -> Result<(), SourceError> {
+    async fn acknowledge(mut self) -> Result<(), SourceError> {
+        self.is_finished = true;
         Ok(())
     }
 
-    async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
+    async fn reject(mut self, rejection: Rejection) -> Result<(), SourceError> {
+        self.is_finished = true;
         self.refusals.add(self.line, rejection.reason());
         Ok(())
     }

@@ -1,9 +1,6 @@
 //! What has to be told: what is wrong now, compared with what was told before.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    time::Duration,
-};
+use std::{collections::BTreeMap, time::Duration};
 
 use inbox::{HandlerName, MessageSummary, Statistics};
 use serde::Serialize;
@@ -63,11 +60,26 @@ const PATIENCE: u32 = 3;
 #[derive(Debug)]
 pub(super) struct Watch {
     max_lag: Duration,
-    /// What is wrong, as far as was seen, and in which words.
-    present: BTreeMap<Trouble, String>,
-    /// What was told and is not over, as far as was told.
-    told: BTreeSet<Trouble>,
+    /// What is wrong, as far as was seen.
+    present: BTreeMap<Trouble, Seen>,
+    /// What was told and is not over, as far as was told; and whether it was told that its handler is paused.
+    told: BTreeMap<Trouble, bool>,
     in_vain: u32,
+}
+
+/// How a trouble looks.
+#[derive(Debug)]
+struct Seen {
+    text: String,
+    /// Its handler was paused after it had begun.
+    is_paused: bool,
+}
+
+impl Seen {
+    fn new(text: String) -> Self {
+        let is_paused = false;
+        Self { text, is_paused }
+    }
 }
 
 impl Watch {
@@ -75,7 +87,7 @@ impl Watch {
         Self {
             max_lag,
             present: BTreeMap::new(),
-            told: BTreeSet::new(),
+            told: BTreeMap::new(),
             in_vain: 0,
         }
     }
@@ -85,8 +97,8 @@ impl Watch {
             Look::Nothing => {
                 self.in_vain = self.in_vain.saturating_add(1);
                 if self.in_vain >= PATIENCE {
-                    let text = "the store does not answer";
-                    self.present.insert(Trouble::Store, text.to_owned());
+                    let seen = Seen::new("the store does not answer".to_owned());
+                    self.present.insert(Trouble::Store, seen);
                 }
                 return;
             }
@@ -97,18 +109,19 @@ impl Watch {
         for of_handler in &statistics.handlers {
             let handler = of_handler.handler.clone();
             let trouble = Trouble::Lag { handler };
+            let is_paused = of_handler.paused;
             // So that one that is just at the limit is not told of again and again.
             let limit = match before.contains_key(&trouble) {
                 true => self.max_lag / 2,
+                // It is behind because an operator wants that.
+                false if is_paused => continue,
                 false => self.max_lag,
             };
-            if let Some(lag) = of_handler
-                .lag
-                .filter(|lag| *lag > limit && !of_handler.paused)
-            {
+            if let Some(lag) = of_handler.lag.filter(|lag| *lag > limit) {
                 let (name, lag) = (&of_handler.handler, output::duration(lag));
-                let text = format!("{name} is behind by {lag}");
-                self.present.insert(trouble, text);
+                let pause = if is_paused { ", and paused" } else { "" };
+                let text = format!("{name} is behind by {lag}{pause}");
+                self.present.insert(trouble, Seen { text, is_paused });
             }
         }
         for group in dead.groups {
@@ -128,7 +141,7 @@ impl Watch {
                 kind: group.kind.to_string(),
                 error,
             };
-            self.present.insert(trouble, text);
+            self.present.insert(trouble, Seen::new(text));
         }
         if dead.is_complete {
             return;
@@ -138,23 +151,27 @@ impl Watch {
             let mut all = statistics.handlers.iter();
             all.any(|of_handler| of_handler.handler == *name && of_handler.dead > 0)
         };
-        for (trouble, text) in before {
+        for (trouble, seen) in before {
             if matches!(&trouble, Trouble::Dead { handler, .. } if has_dead(handler)) {
-                self.present.entry(trouble).or_insert(text);
+                self.present.entry(trouble).or_insert(seen);
             }
         }
     }
 
-    /// What is to be told. What has begun and was over before it was told is not.
+    /// What is to be told. What has begun and was over before it was told is not. A lag is told of once more when its
+    /// handler is paused.
     pub(super) fn news(&self) -> Vec<Event> {
         let begun = self.present.iter();
-        let begun = begun.filter(|(trouble, _)| !self.told.contains(*trouble));
-        let begun = begun.map(|(trouble, text)| Event {
+        let begun = begun.filter(|(trouble, seen)| match self.told.get(*trouble) {
+            Some(told_as_paused) => seen.is_paused && !told_as_paused,
+            None => true,
+        });
+        let begun = begun.map(|(trouble, seen)| Event {
             trouble: trouble.clone(),
             state: Change::Begun,
-            text: text.clone(),
+            text: seen.text.clone(),
         });
-        let over = self.told.iter();
+        let over = self.told.keys();
         let over = over.filter(|trouble| !self.present.contains_key(*trouble));
         let over = over.map(|trouble| Event {
             trouble: trouble.clone(),
@@ -173,9 +190,15 @@ impl Watch {
     pub(super) fn tell(&mut self, events: &[Event]) {
         for event in events {
             match event.state {
-                Change::Begun => self.told.insert(event.trouble.clone()),
-                Change::Over => self.told.remove(&event.trouble),
-            };
+                Change::Begun => {
+                    let seen = self.present.get(&event.trouble);
+                    let is_paused = seen.is_some_and(|seen| seen.is_paused);
+                    self.told.insert(event.trouble.clone(), is_paused);
+                }
+                Change::Over => {
+                    self.told.remove(&event.trouble);
+                }
+            }
         }
     }
 }
@@ -208,8 +231,17 @@ mod tests {
     }
 
     fn with_lag(seconds: u64) -> Look {
+        looks(seconds, false)
+    }
+
+    fn paused_with_lag(seconds: u64) -> Look {
+        looks(seconds, true)
+    }
+
+    fn looks(seconds: u64, paused: bool) -> Look {
         let statistics = HandlerStatistics {
             lag: Some(Duration::from_secs(seconds)),
+            paused,
             ..HandlerStatistics::empty(name())
         };
         Look::Seen {
@@ -247,6 +279,30 @@ mod tests {
         watch.see(with_lag(99));
         watch.see(with_lag(0));
         assert!(texts(&mut watch).is_empty());
+    }
+
+    #[test]
+    fn a_handler_that_is_paused_while_it_is_behind_is_still_behind() {
+        let mut watch = Watch::new(Duration::from_secs(60));
+        // Paused before, it is behind on purpose.
+        watch.see(paused_with_lag(99));
+        assert!(watch.is_all_clear());
+        watch.see(with_lag(61));
+        assert_eq!(texts(&mut watch), ["billing is behind by 1m 1s"]);
+        watch.see(paused_with_lag(62));
+        assert!(!watch.is_all_clear());
+        assert_eq!(
+            texts(&mut watch),
+            ["billing is behind by 1m 2s, and paused"]
+        );
+        for look in [paused_with_lag(63), with_lag(64), paused_with_lag(65)] {
+            watch.see(look);
+            assert!(!watch.is_all_clear());
+            assert!(texts(&mut watch).is_empty());
+        }
+        watch.see(paused_with_lag(0));
+        assert!(watch.is_all_clear());
+        assert_eq!(texts(&mut watch), ["billing is no longer behind"]);
     }
 
     #[test]

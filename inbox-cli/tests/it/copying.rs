@@ -316,7 +316,8 @@ async fn a_copy_that_fails_on_its_way_says_what_stays_paused() {
     place
         .inbox(&arguments)
         .exits(1)
-        .complains("Handlers of the target stay paused");
+        .complains("Handlers of the target stay paused")
+        .complains("would run again what is done in the source");
     assert_eq!(target.paused().await.unwrap(), [handler("h")]);
     sqlx::query("DROP TRIGGER refuses")
         .execute(&pool)

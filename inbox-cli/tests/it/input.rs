@@ -1,6 +1,8 @@
 //! Input: good, bad and hostile.
 
-use crate::support::{self, Counts, Place, WEBHOOKS, event, events, on_every_store};
+use std::{io::Write as _, process::Stdio};
+
+use crate::support::{self, Counts, Place, WEBHOOKS, event, events, on_every_store, wait_for};
 
 #[test]
 fn a_file_fed_twice_is_accepted_once() {
@@ -132,7 +134,7 @@ fn bad_lines_are_reported_with_their_numbers_and_the_rest_goes_on() {
         .exits(3)
         .says("2 accepted, 0 duplicates, 6 lines refused")
         .complains("line 2: not JSON")
-        .complains("line 3: message id is empty")
+        .complains("line 3: not a CloudEvent")
         .complains("line 4: message id has 256 bytes, the limit is 255")
         .complains("line 5: message id contains a control character")
         .complains("line 7: not a CloudEvent")
@@ -173,6 +175,56 @@ fn what_was_handled_before_is_a_duplicate() {
         assert_eq!(place.stats().pending, 1);
         let shown = place.inbox(&["show", "billing/evt-2", "--json"]).exits(0);
         assert_eq!(shown.json()[0]["state"], "processed");
+    });
+}
+
+/// A worker would run what is recorded only in part.
+#[test]
+fn an_import_that_is_killed_leaves_its_handlers_paused_until_it_is_made_again() {
+    on_every_store(|place| {
+        let ids: String = (0..300).map(|n| format!("evt-{n}\n")).collect();
+        let import = [
+            "import-keys",
+            "-",
+            "--handler",
+            "billing",
+            "--handler",
+            "mail",
+        ];
+        place.inbox(&["schema", "create"]).exits(0);
+        // By an operator, and so for longer than the import.
+        place.inbox(&["pause", "mail"]).exits(0);
+        let mut child = place
+            .command(&import)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .unwrap();
+        // The end of the input does not come.
+        let mut input = child.stdin.take().unwrap();
+        input.write_all(ids.as_bytes()).unwrap();
+        wait_for("some of it", || place.stats() != Counts::default());
+        child.kill().unwrap();
+        child.wait().unwrap();
+        drop(input);
+        let handlers = || place.inbox(&["stats", "--json"]).exits(0).json();
+        for of_handler in handlers() {
+            assert_eq!(of_handler["paused"], true, "{of_handler}");
+        }
+
+        place.inbox_with(&import, ids.as_bytes()).exits(0);
+        let handlers = handlers();
+        assert_eq!(handlers.len(), 2, "{handlers:?}");
+        for of_handler in handlers {
+            assert_eq!(of_handler["processed"], 300, "{of_handler}");
+            assert_eq!(of_handler["pending"], 0, "{of_handler}");
+            assert_eq!(of_handler["leased"], 0, "{of_handler}");
+            let is_the_operators = of_handler["handler"] == "mail";
+            assert_eq!(of_handler["paused"], is_the_operators, "{of_handler}");
+        }
+        let stats = place.inbox(&["stats"]).exits(0);
+        assert!(!stats.stderr.contains("inbox-import-keys"), "{stats:?}");
     });
 }
 

@@ -64,6 +64,34 @@ fn dead_ones_are_summarised_by_the_type_of_their_error() {
 }
 
 #[test]
+fn what_is_for_lists_is_not_ignored_in_summaries() {
+    let place = Place::new();
+    for command in ["dead", "scheduled"] {
+        for page in [
+            &["--limit", "5"][..],
+            &["--after", "x"],
+            &["--newest"],
+            &["--total"],
+        ] {
+            place
+                .inbox(&[&[command], page].concat())
+                .exits(2)
+                .complains("go with --list");
+        }
+    }
+    place
+        .inbox_with(&["ingest", "-"], events(3).as_bytes())
+        .exits(0);
+    place
+        .inbox(&["discard", "--all", "--state", "pending"])
+        .exits(0);
+    for list in [&["dead", "--list"][..], &["list"]] {
+        let page = ["--json", "--limit", "2", "--newest", "--total"];
+        place.inbox(&[list, &page].concat()).exits(0);
+    }
+}
+
+#[test]
 fn what_is_scheduled_is_shown_and_rescheduled() {
     on_every_store(|place| {
         place
@@ -239,6 +267,17 @@ fn retention_can_be_of_a_handler_and_of_payloads() {
             .inbox(&["replay", "a"])
             .exits(4)
             .complains("--payload");
+        place
+            .inbox(&["replay", "--all", "--dry-run"])
+            .exits(0)
+            .says("up to 2 messages would be replayed");
+        place
+            .inbox(&["replay", "--all"])
+            .exits(0)
+            .says("0 messages replayed")
+            .complains("2 messages passed over, as the payload was dropped");
+        let told = place.inbox(&["replay", "--all", "--json"]).exits(0).json();
+        assert_eq!(told[0]["without_payload"], 2);
         let handler = place.inbox(&["stats", "--json"]).exits(0).json()[0]["handler"].clone();
         let handler = handler.as_str().unwrap_or_default();
         with(&["--handler", handler, "--archive", "old.ndjson"])

@@ -5,7 +5,7 @@ use nix::sys::signal::Signal;
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection};
 use test_servers::{Kind, Server, require_or_skip};
 
-use crate::support::{Counts, Place, WEBHOOKS, events, finish, signal, wait_for};
+use crate::support::{Counts, Place, WEBHOOKS, event, events, finish, signal, wait_for};
 
 /// Runs one query for one text on the server of `place`, without the command.
 fn ask(place: &Place, sql: &str) -> Option<String> {
@@ -125,6 +125,42 @@ fn conformance_is_reported_and_leaves_nothing() {
     place.leaves_nothing_of(&["conformance"], || {
         schemas_left(&place, "conformance").is_some()
     });
+}
+
+/// A line that is read well, and that this store refuses.
+#[test]
+fn strict_stops_at_a_line_that_the_store_refuses() {
+    let Some(place) = Place::on_postgres() else {
+        return;
+    };
+    let url = format!("{}&payload_type=json", place.store());
+    let text = r#"{"specversion":"1.0","id":"2","source":"/test","type":"t","datacontenttype":"text/plain","data":"no JSON"}"#;
+    let lines = [
+        event("1", "t", "{}"),
+        format!("{text}\n"),
+        event("3", "t", "{}"),
+    ];
+    let input = lines.concat();
+    let ingest = |arguments: &[&str]| {
+        let all = [&["ingest", "-", "--store", &url], arguments].concat();
+        place.inbox_with(&all, input.as_bytes()).exits(3)
+    };
+    ingest(&[])
+        .says("2 accepted, 0 duplicates, 1 line refused")
+        .complains("line 2: payload must be JSON");
+    let strict = ["--strict", "--batch", "1", "--handler", "strict"];
+    ingest(&strict)
+        .says("1 accepted, 0 duplicates, 1 line refused")
+        .complains("stopped at line 2: payload must be JSON");
+    let list = ["list", "--json", "--handler", "strict", "--store", &url];
+    let listed = place.inbox(&list).exits(0).json();
+    assert_eq!(listed.len(), 1, "{listed:?}");
+    assert_eq!(listed[0]["id"], "1");
+    let run = ["run", "-", "--store", &url, "--handler", "run", "--strict"];
+    place
+        .inbox_with(&[&run[..], &["--", "true"]].concat(), input.as_bytes())
+        .exits(3)
+        .complains("stopped at line 2: payload must be JSON");
 }
 
 #[test]

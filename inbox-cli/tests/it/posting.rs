@@ -264,6 +264,35 @@ fn a_server_may_ask_for_a_retry_by_date() {
     assert!((4 * 3600..=6 * 3600).contains(&wait.as_secs()), "{wait:?}");
 }
 
+/// All attempts would be used up in seconds.
+#[test]
+fn a_server_cannot_ask_for_an_earlier_retry_than_the_usual_one() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            let mut stream = stream.unwrap();
+            read_request(&mut stream);
+            let answer = "HTTP/1.1 503 Service Unavailable\r\nretry-after: 1\r\n\
+                          content-length: 0\r\nconnection: close\r\n\r\n";
+            let _ = stream.write_all(answer.as_bytes());
+        }
+    });
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], event("a", "t", "{}").as_bytes())
+        .exits(0);
+    let mut child = place.start(&["process", "--retry-delay", "1h", "--post", &url]);
+    let record = || place.inbox(&["show", "a", "--json"]).exits(0).json()[0].clone();
+    crate::support::wait_for("an attempt", || record()["attempts_finished"] == 1);
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let due = inbox_dashboard::text::parse_time(record()["due_at"].as_str().unwrap()).unwrap();
+    let wait = due.duration_since(std::time::SystemTime::now()).unwrap();
+    // Half of it is at random.
+    assert!(wait.as_secs() > 20 * 60, "{wait:?}");
+}
+
 #[test]
 fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
     let place = Place::new();

@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead as _, BufReader},
+    os::unix::fs::PermissionsExt,
     process::Stdio,
     sync::Arc,
     thread,
@@ -125,6 +126,38 @@ fn a_lack_of_files_costs_no_attempt() {
     finish(child.wait_with_output().unwrap()).exits(0);
     let stats = place.stats();
     assert_eq!((stats.processed, stats.dead), (60, 0));
+}
+
+/// As while it is being replaced.
+#[test]
+fn a_command_that_is_not_there_for_a_while_costs_no_attempt() {
+    let place = Place::new();
+    let program = |name: &str, script: &str| {
+        let path = place.file(name, script);
+        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+    };
+    program("handler", "#!/bin/sh\nrm \"$0\"\n");
+    place
+        .inbox_with(&["ingest", "-"], events(5).as_bytes())
+        .exits(0);
+    let mut command = place.command(&["process", "--drain", "--max-attempts", "1"]);
+    command
+        .args(["--concurrency", "1", "--", "./handler"])
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap());
+    let child = command.spawn().unwrap();
+    wait_for("the words", || {
+        place.read("stderr").contains("cannot run the command")
+    });
+    program("next", "#!/bin/sh\n");
+    std::fs::rename(place.path("next"), place.path("handler")).unwrap();
+    finish(child.wait_with_output().unwrap()).exits(0);
+    let listed = place.inbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(listed.len(), 5);
+    for record in listed {
+        assert_eq!(record["state"], "processed", "{record}");
+        assert_eq!(record["attempts_started"], 1, "{record}");
+    }
 }
 
 #[test]
@@ -251,8 +284,12 @@ fn what_was_processed_long_ago_is_deleted_unless_it_is_kept() {
         "1ms",
         "--",
         "true",
-    ]);
+    ])
+    .complains("less than the longest retry window");
     assert_eq!(place.stats().processed, 0);
+    let keep = ["--keep-processed", "1ms", "--", "true"];
+    run(&[&["run", "in.ndjson"], &keep[..]].concat())
+        .complains("less than the longest retry window");
 }
 
 #[test]

@@ -84,6 +84,43 @@ fn an_interrupt_while_reading_standard_input_ends_the_command() {
 }
 
 #[test]
+fn an_import_that_is_interrupted_says_what_stays_paused() {
+    let place = Place::new();
+    place.inbox(&["schema", "create"]).exits(0);
+    let import = ["import-keys", "-", "--handler", "billing"];
+    let mut child = place
+        .command(&import)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdin = child.stdin.take().unwrap();
+    stdin.write_all(b"1\n2\n").unwrap();
+    wait_for("two ids", || place.stats().processed == 2);
+    signal(&child, Signal::SIGINT);
+    finish(child.wait_with_output().unwrap())
+        .exits(130)
+        .says("2 accepted")
+        .complains("its handlers stay paused");
+    drop(stdin);
+    let is_paused = || place.inbox(&["stats", "--json"]).exits(0).json()[0]["paused"].clone();
+    assert_eq!(is_paused(), true);
+    // Nor does a line that cannot be an id let them go.
+    let strict = [&import[..], &["--strict"]].concat();
+    place
+        .inbox_with(&strict, b"1\n2\n\xff\n3\n")
+        .exits(3)
+        .complains("its handlers stay paused");
+    assert_eq!(is_paused(), true);
+    place
+        .inbox_with(&import, b"1\n2\n3\n")
+        .exits(0)
+        .says("1 accepted, 2 duplicates");
+    assert_eq!(is_paused(), false);
+}
+
+#[test]
 fn a_second_interrupt_ends_at_once() {
     on_every_store(|place| {
         place

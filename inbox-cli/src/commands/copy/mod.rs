@@ -25,7 +25,8 @@ End the workers of the source before, and what stores messages there; the copy f
 are leased, and at its end when the source has changed meanwhile. Until it is done and compared,
 message by message, the target hands nothing out: its handlers are paused.
 
-If it is cut short, run it again: what is there already is passed over.
+If it is cut short, run it again: what is there already is passed over. Or drop the target. `inbox
+resume` on the target before that would run again what is done in the source.
 
 Examples:
   inbox copy --from sqlite://inbox.db --to postgres://db.example/shop
@@ -71,8 +72,8 @@ impl Report {
 const MOST_NAMED: usize = 20;
 
 const SAME: &str = "--from and --to are the same inbox";
-const CUT_SHORT: &str = "cut short; run it again to go on. Handlers of the target stay paused until then: \
-                         `inbox resume` ends that";
+const CUT_SHORT: &str = "cut short: run it again to go on, or drop the target. Handlers of the target stay paused \
+                         until then; `inbox resume` would run again what is done in the source";
 const CANNOT_PAUSE: &str = "cannot pause a handler of the target";
 
 pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
@@ -97,7 +98,7 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
     bar.finish_and_clear();
     let ended = ended.inspect_err(|_| output::note(CUT_SHORT))?;
     let Some((report, has_changed)) = ended else {
-        output::note("interrupted; run it again to go on. The target's handlers stay paused");
+        output::note(CUT_SHORT);
         return Ok(interrupt::exit(&token, Exit::Ok));
     };
     tell(global, &report, has_changed)?;
@@ -233,7 +234,10 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
         output::note("the source has changed meanwhile: end what works on it, and run this again");
     }
     if !is_good {
-        output::note("the target's handlers stay paused; `inbox resume` ends that");
+        output::note(
+            "the target's handlers stay paused; `inbox resume` would run what is pending there, also what is done \
+             in the source: run this again when what is named here is mended",
+        );
     }
     if global.quiet {
         return Ok(());

@@ -39,13 +39,14 @@ pub(crate) struct Rules {
     #[arg(long)]
     pub(crate) unordered: bool,
     /// Keep what is no message, or what the store refuses, as a dead letter of this handler, rather than
-    /// reject it at the broker
+    /// reject it at the broker. It must have no worker, as with --record-only
     #[arg(long, value_name = "NAME", conflicts_with = "stop_at_rejected")]
     pub(crate) keep_rejected: Option<HandlerName>,
     /// End at the first delivery that would be rejected, and leave it to the broker
     #[arg(long)]
     pub(crate) stop_at_rejected: bool,
-    /// Store messages as processed at once: to record them and to tell duplicates. Nothing works on them
+    /// Store messages as processed at once: to record them and to tell duplicates. Their handlers must
+    /// have no workers, which would run what a receiver that is killed leaves pending until it comes again
     #[arg(long)]
     pub(crate) record_only: bool,
     /// Store up to this many messages at a time

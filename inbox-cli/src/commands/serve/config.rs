@@ -1,9 +1,12 @@
 //! The configuration: what may stand in `inbox.toml`.
 
-use std::{net::SocketAddr, num::NonZeroU32, ops::Range, path::PathBuf, time::Duration};
+use std::{fmt, net::SocketAddr, num::NonZeroU32, ops::Range, path::PathBuf, time::Duration};
 
 use inbox::HandlerName;
-use serde::{Deserialize, Deserializer, de::Error as _};
+use serde::{
+    Deserialize, Deserializer,
+    de::{Error as _, SeqAccess, Visitor},
+};
 use toml::Spanned;
 
 use super::{
@@ -107,7 +110,7 @@ pub(crate) enum AfterDeadName {
 #[serde(deny_unknown_fields)]
 pub(crate) struct HandlerConfig {
     pub(crate) name: HandlerName,
-    pub(crate) command: Option<Vec<String>>,
+    pub(crate) command: Option<Command>,
     pub(crate) post: Option<PostUrl>,
     #[serde(default = "concurrency")]
     pub(crate) concurrency: Concurrency,
@@ -194,7 +197,7 @@ impl HandlerConfig {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(crate) struct Janitor {
-    pub(crate) keep_processed: Retention,
+    pub(crate) keep_processed: KeyRetention,
     pub(crate) keep_dead: Retention,
     pub(crate) keep_discarded: Retention,
     /// Payloads and results of processed messages, whose keys stay.
@@ -209,7 +212,7 @@ pub(crate) struct Janitor {
 #[serde(deny_unknown_fields)]
 pub(crate) struct OwnRetention {
     pub(crate) name: HandlerName,
-    keep_processed: Option<Retention>,
+    keep_processed: Option<KeyRetention>,
     keep_dead: Option<Retention>,
     keep_discarded: Option<Retention>,
     keep_payloads: Option<Retention>,
@@ -237,8 +240,9 @@ impl Janitor {
 
     pub(crate) fn kept_for(&self, own: &OwnRetention) -> Kept {
         let or = |own: &Option<Retention>, common: &Retention| own.as_ref().unwrap_or(common).0;
+        let processed = own.keep_processed.as_ref();
         Kept {
-            processed: or(&own.keep_processed, &self.keep_processed),
+            processed: processed.unwrap_or(&self.keep_processed).0,
             dead: or(&own.keep_dead, &self.keep_dead),
             discarded: or(&own.keep_discarded, &self.keep_discarded),
             payloads: or(&own.keep_payloads, &self.keep_payloads),
@@ -276,7 +280,7 @@ impl Default for Janitor {
     fn default() -> Self {
         const MONTH: Duration = Duration::from_secs(30 * 24 * 60 * 60);
         Self {
-            keep_processed: Retention(Some(MONTH)),
+            keep_processed: KeyRetention(Some(MONTH)),
             keep_dead: Retention(None),
             keep_discarded: Retention(Some(MONTH)),
             keep_payloads: Retention(None),
@@ -369,6 +373,15 @@ from_text!(
 );
 
 from_text!(
+    /// A time above 0 for which keys refuse duplicates, or `forever`.
+    KeyRetention(Option<Duration>),
+    |text| match Retention::new(text) {
+        Ok(Retention(Some(Duration::ZERO))) => Err("nothing would refuse duplicates".to_owned()),
+        read => read.map(|retention| retention.0),
+    }
+);
+
+from_text!(
     /// From one full hour of the day to another, in UTC, such as `22-4`.
     Hours((u8, u8)),
     |text| {
@@ -393,6 +406,42 @@ from_text!(
         }
     }
 );
+
+/// A program and its arguments.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Command(pub(crate) Vec<String>);
+
+impl<'de> Deserialize<'de> for Command {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(CommandVisitor).map(Self)
+    }
+}
+
+const A_COMMAND: &str =
+    "a list of a program and its arguments, such as [\"./charge-card\", \"--eur\"]";
+
+struct CommandVisitor;
+
+impl<'de> Visitor<'de> for CommandVisitor {
+    type Value = Vec<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(A_COMMAND)
+    }
+
+    /// Says nothing of the text: arguments may be secrets.
+    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Self::Value, E> {
+        Err(E::custom(format_args!("expected {A_COMMAND}")))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut words = Vec::new();
+        while let Some(word) = list.next_element()? {
+            words.push(word);
+        }
+        Ok(words)
+    }
+}
 
 /// How many handlers run at a time.
 #[derive(Clone, Copy, Debug)]
@@ -547,6 +596,21 @@ mod tests {
                 "[janitor]\nkeep_processed = \"1 year\"",
                 "inbox.toml:2:18: janitor.keep_processed: ",
                 "days",
+            ),
+            (
+                "[janitor]\nkeep_processed = \"0s\"",
+                "inbox.toml:2:18: janitor.keep_processed: ",
+                "nothing would refuse duplicates",
+            ),
+            (
+                "[[janitor.handlers]]\nname = \"a\"\nkeep_processed = \"0s\"",
+                "inbox.toml:3:18: janitor.handlers[0].keep_processed: ",
+                "nothing would refuse duplicates",
+            ),
+            (
+                &format!("{handler}command = \"curl -H hunter2\""),
+                "inbox.toml:3:11: handlers[0].command: ",
+                "a list of a program and its arguments",
             ),
             (
                 "[janitor]\nhours = \"4-4\"",

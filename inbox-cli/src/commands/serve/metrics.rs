@@ -17,7 +17,7 @@ use super::{
 pub(crate) struct Metrics {
     /// An address of their own; the service's unless set.
     listen: Option<Listen>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::secret::list")]
     pub(super) tokens: Vec<Spanned<Secret>>,
 }
 

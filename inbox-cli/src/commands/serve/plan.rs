@@ -154,7 +154,8 @@ fn from_flags(flags: &Flags) -> Result<Config> {
             .map(super::config::PostUrl::new)
             .transpose()
             .map_err(|e| anyhow!("--post: {e}"))?;
-        handler.command = (!flags.command.is_empty()).then(|| flags.command.clone());
+        let command = || super::config::Command(flags.command.clone());
+        handler.command = (!flags.command.is_empty()).then(command);
         config.handlers.push(Spanned::new(0..0, handler));
     }
     Ok(config)
@@ -218,6 +219,9 @@ impl Plan {
             api.as_ref(),
             !config.webhooks.is_empty(),
         )?;
+        let worked_on = config.handlers.iter();
+        let worked_on = worked_on.map(|handler| handler.get_ref().name.clone());
+        let worked_on: BTreeSet<HandlerName> = worked_on.collect();
         Ok(Self {
             listen,
             store,
@@ -230,7 +234,7 @@ impl Plan {
             body_budget,
             backlog_limit: config.backlog_limit,
             webhooks: webhooks::plan(source, config.webhooks)?,
-            receivers: receivers::plan(source, config.receivers)?,
+            receivers: receivers::plan(source, config.receivers, &worked_on)?,
             handlers: handlers(source, config.handlers, grace, &secrets)?,
             janitor: janitor(source, config.janitor)?,
         })
@@ -326,13 +330,14 @@ impl Plan {
                     .to_owned(),
             );
         }
+        let worked_on: BTreeSet<_> = self.handlers.iter().map(|h| &h.args.handler).collect();
         if self.api.is_none() {
-            let worked_on: BTreeSet<_> = self.handlers.iter().map(|h| &h.args.handler).collect();
+            let to_be_worked_on = self.receivers.iter().filter(|one| !one.rules.record_only);
             let stored: BTreeSet<_> = self
                 .webhooks
                 .iter()
                 .flat_map(|planned| &planned.webhook.handlers)
-                .chain(self.receivers.iter().flat_map(|one| &one.rules.handlers))
+                .chain(to_be_worked_on.flat_map(|one| &one.rules.handlers))
                 .collect();
             for handler in stored.difference(&worked_on) {
                 warnings.push(format!("nothing here works on the messages of `{handler}`"));
@@ -346,9 +351,12 @@ impl Plan {
             };
             let windows = self.handlers.iter().map(|planned| &planned.args);
             let windows = windows.filter(|args| is_kept_so(&args.handler));
-            let window = windows
-                .map(|args| args.retry_policy().longest_window())
-                .max();
+            let windows = windows.map(|args| args.retry_policy().longest_window());
+            // Workers of the API take any handler; one that is worked on here is hardly one of theirs.
+            let is_worked_on = handler.is_some_and(|name| worked_on.contains(name));
+            let of_api = self.api.iter().filter(|_| !is_worked_on);
+            let of_api = of_api.map(|api| api.retry.longest_window());
+            let window = windows.chain(of_api).max();
             let window = window.unwrap_or_default();
             if let Some(kept) = kept.processed.filter(|kept| *kept < window) {
                 warnings.push(format!(
@@ -435,6 +443,11 @@ async fn tls(source: &Source, files: &Tls) -> Result<RustlsConfig, Wrong> {
 }
 
 fn file(source: &Source, key: &str, path: &Spanned<PathBuf>) -> Result<Vec<u8>, Wrong> {
+    if path.get_ref().to_string_lossy().starts_with("-----BEGIN") {
+        // Nothing of it is to be repeated.
+        let message = "expected the path of a file, and not what is in it";
+        return Err(source.wrong(key, path.span(), message));
+    }
     let place = path.get_ref().display();
     fs::read(path.get_ref())
         .map_err(|error| source.wrong(key, path.span(), format!("cannot read {place}: {error}")))
@@ -484,7 +497,7 @@ fn handlers(
             let message = format!("`{name}` is there twice");
             return Err(source.wrong(&format!("{key}.name"), span, message));
         }
-        let command = config.command.clone().unwrap_or_default();
+        let command = config.command.clone().unwrap_or_default().0;
         let target = match (&config.post, command.first()) {
             (Some(post), None) => TargetArgs {
                 post: Some(post.0.clone()),
@@ -506,9 +519,9 @@ fn handlers(
                 host(target.post.as_deref().unwrap_or_default())
             ),
         };
-        let handler = handler::from_args(&target, secrets)
-            .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
         let args = config.into_args(grace);
+        let handler = handler::from_args(&target, args.retry_policy(), secrets)
+            .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
         let limit = args.time_limit(&target);
         planned.push(PlannedHandler {
             handler,

@@ -1,6 +1,6 @@
 //! The brokers of a configuration: what is received from them.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 use anyhow::{Context as _, anyhow};
 use futures_util::future::join_all;
@@ -17,7 +17,10 @@ use super::{
     server::Shared,
     webhooks,
 };
-use crate::commands::receive::{Broker, Rules, check_is_built};
+use crate::{
+    commands::receive::{Broker, Rules, check_is_built},
+    interrupt,
+};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -63,6 +66,21 @@ pub(super) struct PlannedReceiver {
 }
 
 impl ReceiverConfig {
+    /// The first of the handlers whose messages are final at once that is among these, behind the key that makes them
+    /// so. A message is begun before it is final, and of a receiver that is killed in between it is pending.
+    fn final_handler_in<'a>(
+        &'a self,
+        handlers: &BTreeSet<HandlerName>,
+    ) -> Option<(&'static str, &'a HandlerName)> {
+        let recorded = self.handlers.iter().filter(|_| self.record_only);
+        let recorded = recorded.map(|handler| ("record_only", handler));
+        let kept = self.keep_rejected.iter();
+        let kept = kept.map(|handler| ("keep_rejected", handler));
+        recorded
+            .chain(kept)
+            .find(|(_, handler)| handlers.contains(*handler))
+    }
+
     fn rules(self) -> Rules {
         let texts = |places: Vec<TextPlace>| places.into_iter().map(|place| place.0).collect();
         let ordering_key_from: Vec<_> = texts(self.ordering_key_from.clone().unwrap_or_default());
@@ -81,10 +99,11 @@ impl ReceiverConfig {
     }
 }
 
-/// Reads what the receivers' configurations name.
+/// Reads what the receivers' configurations name, where these handlers are worked on here.
 pub(super) fn plan(
     source: &Source,
     all: Vec<Spanned<ReceiverConfig>>,
+    worked_on: &BTreeSet<HandlerName>,
 ) -> Result<Vec<PlannedReceiver>, Wrong> {
     let mut planned = Vec::new();
     for (index, config) in all.into_iter().enumerate() {
@@ -94,6 +113,13 @@ pub(super) fn plan(
         if config.keep_rejected.is_some() && config.stop_at_rejected {
             let message = "rejected deliveries are either kept or stopped at";
             return Err(source.wrong(&format!("{key}.stop_at_rejected"), span, message));
+        }
+        if let Some((field, handler)) = config.final_handler_in(worked_on) {
+            let message = format!(
+                "[[handlers]] works on `{handler}`, and would run what a receiver that is killed leaves pending: \
+                 name a handler that nothing works on"
+            );
+            return Err(source.wrong(&format!("{key}.{field}"), span, message));
         }
         let place = config.from.span();
         let wrong = |reason: String| source.wrong(&format!("{key}.from"), place.clone(), reason);
@@ -113,8 +139,21 @@ pub(super) fn plan(
     Ok(planned)
 }
 
-/// Receives from all brokers until `token` is cancelled, or one of them fails for good.
-pub(super) async fn run(plan: &Plan, shared: &Shared<'_>) -> anyhow::Result<Summary> {
+/// What was received.
+#[derive(Default)]
+pub(super) struct Received {
+    /// Of those that came to their end.
+    pub(super) summary: Summary,
+    pub(super) is_cut_short: bool,
+}
+
+/// Receives from all brokers until `token` is cancelled, or one of them fails for good. One that has not ended after
+/// `limit` then is dropped: what it has not acknowledged is delivered again.
+pub(super) async fn run(
+    plan: &Plan,
+    shared: &Shared<'_>,
+    limit: Duration,
+) -> anyhow::Result<Received> {
     let Shared {
         store, token, gate, ..
     } = *shared;
@@ -134,16 +173,25 @@ pub(super) async fn run(plan: &Plan, shared: &Shared<'_>) -> anyhow::Result<Summ
             health.name.clone_from(&name);
             health
         });
-        let ended = broker.run(&receiver, token.clone()).await;
+        let running = Box::pin(broker.run(&receiver, token.clone()));
+        let Some(ended) = interrupt::within(token, limit, running).await else {
+            let name = &planned.name;
+            tracing::warn!("{name} has not ended in time; what came from it is not counted");
+            return Ok(None);
+        };
         if ended.is_err() {
             // The others do not notice by themselves.
             token.cancel();
         }
-        ended.with_context(|| format!("cannot receive from {}", planned.name))
+        let ended = ended.with_context(|| format!("cannot receive from {}", planned.name));
+        ended.map(Some)
     });
-    let mut all = Summary::default();
+    let mut all = Received::default();
     for ended in join_all(receiving).await {
-        all += ended?;
+        match ended? {
+            Some(summary) => all.summary += summary,
+            None => all.is_cut_short = true,
+        }
     }
     Ok(all)
 }

@@ -87,6 +87,10 @@ impl<'de> Visitor<'de> for ListVisitor {
         Err(E::custom(format_args!("expected a list of {EXPECTED}")))
     }
 
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Self::Value, E> {
+        self.visit_str("")
+    }
+
     fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
         let mut secrets = Vec::new();
         while let Some(secret) = list.next_element()? {
@@ -107,6 +111,10 @@ impl<'de> Visitor<'de> for SecretVisitor {
 
     fn visit_str<E: Error>(self, _: &str) -> Result<Secret, E> {
         Err(E::custom(format_args!("expected {EXPECTED}")))
+    }
+
+    fn visit_i64<E: Error>(self, _: i64) -> Result<Secret, E> {
+        self.visit_str("")
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Secret, A::Error> {
@@ -151,6 +159,7 @@ mod tests {
         );
         for wrong in [
             r#""hunter2""#,
+            "4711",
             r#"["hunter2"]"#,
             r#"{ value = "hunter2" }"#,
             r#"{ env = "A", file = "hunter2" }"#,
@@ -159,6 +168,7 @@ mod tests {
             let error = parse(&format!("secret = {wrong}")).unwrap_err();
             assert!(error.contains("not written"), "{error}");
             assert!(!error.contains("hunter2"), "{error}");
+            assert!(!error.contains("4711"), "{error}");
         }
     }
 

@@ -121,6 +121,28 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
             "inbox.toml:2:10: dashboard.tokens: expected a list of { env",
         ),
         (
+            "[metrics]\ntokens = \"hunter2\"",
+            "inbox.toml:2:10: metrics.tokens: expected a list of { env",
+        ),
+        (
+            "[[handlers]]\nname = \"a\"\ncommand = \"curl -H hunter2\"",
+            "inbox.toml:3:11: handlers[0].command: expected a list of a program and its arguments",
+        ),
+        (
+            "[tls]\ncertificate = \"-----BEGIN hunter2\"\nkey = \"absent.pem\"",
+            "inbox.toml:2:15: tls.certificate: expected the path of a file",
+        ),
+        (
+            "[[receivers]]\nfrom = \"kafka://h/\"\nrecord_only = true\nhandlers = [\"b\", \"a\"]\n\
+             [[handlers]]\nname = \"a\"\ncommand = [\"true\"]",
+            "inbox.toml:1:1: receivers[0].record_only: [[handlers]] works on `a`",
+        ),
+        (
+            "[[receivers]]\nfrom = \"kafka://h/\"\nkeep_rejected = \"a\"\n\
+             [[handlers]]\nname = \"a\"\ncommand = [\"true\"]",
+            "inbox.toml:1:1: receivers[0].keep_rejected: [[handlers]] works on `a`",
+        ),
+        (
             "store = 5",
             "inbox.toml:1:9: store: expected a URL, or { env",
         ),
@@ -257,6 +279,16 @@ fn a_check_says_what_the_start_would_warn_of() {
         .complains("warning: processed messages are kept for 1s");
     assert_eq!(output.stderr.lines().count(), 2, "{output:?}");
     assert_eq!(check(&place, api).exits(0).stderr, "");
+    // The API's workers retry, too.
+    let output = check(&place, &format!("{api}[janitor]\nkeep_processed = \"1s\""))
+        .exits(0)
+        .complains("warning: processed messages are kept for 1s, less than a handler's retries");
+    assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    if cfg!(feature = "kafka") {
+        // On purpose nothing works on them.
+        let receiver = "[[receivers]]\nfrom = \"kafka://h/?topic=t&group=g&rejected=stop\"\nrecord_only = true";
+        assert_eq!(check(&place, receiver).exits(0).stderr, "");
+    }
 }
 
 #[tokio::test]
