@@ -3,8 +3,8 @@
 use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
-    AfterDead, ErrorKind, Lease, Operate as _, PurgeRequest, Receipt, Schema as _, Settled, State,
-    Store as _, StoreExt as _,
+    AfterDead, ErrorKind, Extended, Lease, Operate as _, PurgeRequest, Receipt, Schema as _,
+    Settled, State, Store as _, StoreExt as _,
 };
 use inbox_mysql::MySqlStore;
 
@@ -49,6 +49,10 @@ async fn live(inbox: &TestInbox) -> (MySqlStore, Lease) {
         settle(&store, &leased.lease, inbox_api::Outcome::Release).await;
     }
     let lease = lease[0].lease.clone();
+    // A dump and its loading take longer than a lease on a busy machine.
+    let hour = Duration::from_secs(60 * 60);
+    let extended = store.extend(std::slice::from_ref(&lease), hour).await;
+    assert!(matches!(extended.unwrap()[..], [Extended::Until(_)]));
     // Their numbers are the highest.
     accept(&store, &[message("gone 1"), message("gone 2")]).await;
     for id in ["gone 1", "gone 2"] {
