@@ -11,14 +11,14 @@ use std::{
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
-use inbox_sqlx::{AtHand, Held, Limits, Spare};
+use inbox_sqlx::{AtHand, Held, Limits, Spare, close_all_of};
 use sqlx::{
     AssertSqlSafe, ConnectOptions as _, Connection as _, MySql, MySqlConnection, MySqlPool,
     Transaction,
     mysql::{MySqlConnectOptions, MySqlPoolOptions},
     pool::PoolConnection,
 };
-use tokio::{runtime::Builder, time::Instant};
+use tokio::time::Instant;
 
 use crate::error::{before, refuses_writes};
 
@@ -330,20 +330,6 @@ impl ConnectionPool {
             let _ = tokio::time::timeout(self.limit, self.connections.close()).await;
         }
     }
-}
-
-/// Drops `owner`, and closes the connection of a pool that it owns.
-///
-/// The driver gives a connection back in a task. That goes to a runtime that ends without having run it, which the
-/// driver provides for: the connection is closed and its place is free.
-fn close_all_of<T>(owner: T) {
-    let Ok(nowhere) = Builder::new_current_thread().build() else {
-        return drop(owner);
-    };
-    let entered = nowhere.enter();
-    drop(owner);
-    drop(entered);
-    nowhere.shutdown_background();
 }
 
 pub(crate) fn too_late() -> Error {

@@ -7,7 +7,7 @@ use std::{
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
-use inbox_sqlx::{AtHand, Spare};
+use inbox_sqlx::{AtHand, Spare, close_all_of};
 use sqlx::{
     Connection as _, PgConnection, Postgres, Row as _, SqlSafeStr as _, SqlStr, Transaction,
     postgres::{PgArguments, PgRow},
@@ -15,7 +15,7 @@ use sqlx::{
 use tokio::time::timeout;
 
 use crate::{
-    connection_guard::{ConnectionGuard, OrClose, close_all_of},
+    connection_guard::{ConnectionGuard, OrClose},
     error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
     names::{NOT_READ_COMMITTED, Names},
     options::PostgresOptions,

@@ -7,6 +7,7 @@ use std::{
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Result, Subscription};
+use inbox_sqlx::close_all_of;
 use sqlx::{
     Acquire as _, Connection as _,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
@@ -17,11 +18,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{
-    connection::Database,
-    connection_guard::{OrClose, close_all_of},
-    error::before,
-};
+use crate::{connection::Database, connection_guard::OrClose, error::before};
 
 const RECONNECT: Duration = Duration::from_millis(500);
 

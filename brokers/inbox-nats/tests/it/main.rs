@@ -3,5 +3,6 @@
 
 mod conformance;
 mod harness;
+mod publisher;
 mod source;
 mod unreadable;

@@ -4,4 +4,5 @@
 mod conformance;
 mod harness;
 mod outbox;
+mod publisher;
 mod source;

@@ -2,7 +2,6 @@
 
 use std::{collections::BTreeSet, time::Duration};
 
-use inbox_api::OrderingKey;
 use inbox_redis_streams::{
     RedisStreamsDelivery, RedisStreamsOptions, RedisStreamsPublisher, RedisStreamsSource,
 };
@@ -16,13 +15,16 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use crate::harness::{GROUP, Outcome, Redis, dead};
+use crate::{
+    harness::{GROUP, Outcome, Redis, dead},
+    publisher,
+};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 /// Much longer than a test waits.
 const LONG: Duration = Duration::from_secs(600);
 
-fn source(options: RedisStreamsOptions) -> RedisStreamsSource {
+pub(crate) fn source(options: RedisStreamsOptions) -> RedisStreamsSource {
     RedisStreamsSource::new(options, Mapping::new("billing").unwrap()).unwrap()
 }
 
@@ -40,7 +42,10 @@ async fn next(source: &mut RedisStreamsSource) -> Outcome<RedisStreamsDelivery> 
     }
 }
 
-async fn take(source: &mut RedisStreamsSource, count: usize) -> Outcome<Vec<RedisStreamsDelivery>> {
+pub(crate) async fn take(
+    source: &mut RedisStreamsSource,
+    count: usize,
+) -> Outcome<Vec<RedisStreamsDelivery>> {
     let mut taken = Vec::new();
     for _ in 0..count {
         taken.push(next(source).await?);
@@ -73,7 +78,7 @@ fn numbers(range: std::ops::RangeInclusive<u32>) -> Vec<String> {
     range.map(|number| number.to_string()).collect()
 }
 
-async fn acknowledge(all: Vec<RedisStreamsDelivery>) {
+pub(crate) async fn acknowledge(all: Vec<RedisStreamsDelivery>) {
     let failures = RedisStreamsDelivery::acknowledge_all(all).await;
     assert!(failures.is_empty(), "{failures:?}");
 }
@@ -98,8 +103,8 @@ async fn run(kind: Kind) -> Outcome {
     what_was_deleted_is_passed_over(&server).await?;
     what_is_not_there_is_permanent(&server).await?;
     a_lost_group_is_made_again(&server).await?;
-    what_is_published_arrives_as_it_was(&server).await?;
-    what_cannot_be_published_is_told(&server).await
+    publisher::what_is_published_arrives_as_it_was(&server).await?;
+    publisher::what_cannot_be_published_is_told(&server).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -494,115 +499,6 @@ async fn what_is_not_there_is_permanent(server: &Redis) -> Outcome {
     let mut again = source(server.options("vanishing")?);
     assert_eq!(text(&next(&mut again).await?), "1");
     again.close().await?;
-    Ok(())
-}
-
-async fn what_is_published_arrives_as_it_was(server: &Redis) -> Outcome {
-    let stream = "round";
-    server.create(stream).await?;
-    let mut sent = Envelope::new(stream, &b"\xff\x00{}"[..]);
-    sent.id = Some("evt-1".into());
-    sent.kind = Some("order.placed".into());
-    sent.key = Some("customer-1".into());
-    sent.content_type = Some("application/json".into());
-    sent.headers = vec![
-        ("app".into(), "shop \u{e9}".into()),
-        ("payload".into(), "x".into()),
-    ];
-    let empty = Envelope::new(stream, "");
-    server
-        .publish(stream, &[sent.clone(), empty.clone()])
-        .await?;
-    let mut source = source(server.options(stream)?);
-    let taken = take(&mut source, 2).await?;
-    let arrived = taken[0].envelope();
-    let properties = |one: &Envelope| {
-        let (id, kind, key) = (one.id.clone(), one.kind.clone(), one.key.clone());
-        (id, kind, key, one.content_type.clone())
-    };
-    assert_eq!(properties(arrived), properties(&sent));
-    assert_eq!(arrived.payload, sent.payload);
-    assert_eq!(arrived.address, sent.address);
-    for (name, value) in &sent.headers {
-        assert_eq!(arrived.header(name), Some(value.as_str()));
-    }
-    let message = taken[0].message()?;
-    assert_eq!(message.id().as_str(), "evt-1");
-    assert_eq!(message.kind().as_str(), "order.placed");
-    let key = message.ordering_key().map(OrderingKey::as_str);
-    assert_eq!(key, Some("customer-1"));
-    assert_eq!(taken[1].envelope().payload, empty.payload);
-    acknowledge(taken).await;
-    source.close().await?;
-    Ok(())
-}
-
-async fn what_cannot_be_published_is_told(server: &Redis) -> Outcome {
-    let stream = "told";
-    server.create(stream).await?;
-    server
-        .ask::<Value>(cmd("SET").arg("no-stream").arg("a text"))
-        .await?;
-    let publisher = RedisStreamsPublisher::new(server.direct()?);
-    let addresses = [stream, "no-stream", stream];
-    let messages = addresses.map(|address| Envelope::new(address, "body"));
-    let answers = publisher.publish(&messages).await;
-    assert!(answers[0].is_ok() && answers[2].is_ok(), "{answers:?}");
-    let error = answers[1].as_ref().err().ok_or("it was published")?;
-    assert!(!error.is_transient(), "{error}");
-    server.until(stream, (2, 0)).await?;
-    // There is none.
-    let publisher = RedisStreamsPublisher::new(server.direct()?);
-    let publisher = publisher.wait_replicas(1).timeout(Duration::from_secs(2));
-    for _ in 0..3 {
-        let answers = publisher.publish(&[Envelope::new(stream, "body")]).await;
-        let error = answers[0].as_ref().err().ok_or("it was confirmed")?;
-        assert!(error.is_transient(), "{error}");
-    }
-    // Nor is it there, once for each attempt.
-    assert_eq!(server.entries(stream).await?.len(), 2);
-    Ok(())
-}
-
-/// One that is not there yet, is there, and is there no longer.
-#[tokio::test(flavor = "multi_thread")]
-async fn nothing_is_added_while_a_replica_is_missing() -> Outcome {
-    let Some(server) = block_in_place(|| Redis::own(Kind::Redis))? else {
-        return Ok(());
-    };
-    let Some(replica) = block_in_place(|| Redis::own(Kind::Redis))? else {
-        return Ok(());
-    };
-    let stream = "replicated";
-    let at_once = ["SET", "repl-diskless-sync-delay", "0"];
-    server.ask::<Value>(cmd("CONFIG").arg(&at_once)).await?;
-    let publisher = RedisStreamsPublisher::new(server.direct()?);
-    let publisher = publisher.wait_replicas(1).timeout(PATIENCE);
-    let message = [Envelope::new(stream, "body")];
-    let answers = publisher.publish(&message).await;
-    assert!(answers[0].as_ref().is_err_and(SourceError::is_transient));
-    let (host, port) = server.address().split_once(':').ok_or("no port")?;
-    replica
-        .ask::<Value>(cmd("REPLICAOF").arg(host).arg(port))
-        .await?;
-    let deadline = Instant::now() + PATIENCE;
-    while let Some(error) = publisher.publish(&message).await.remove(0).err() {
-        assert!(error.is_transient() && Instant::now() < deadline, "{error}");
-        sleep(Duration::from_millis(100)).await;
-    }
-    assert_eq!(server.entries(stream).await?.len(), 1);
-    assert_eq!(replica.entries(stream).await?.len(), 1);
-    replica
-        .ask::<Value>(cmd("REPLICAOF").arg("NO").arg("ONE"))
-        .await?;
-    let told = |info: String| info.contains("connected_slaves:0");
-    while !told(server.ask(cmd("INFO").arg("replication")).await?) {
-        assert!(Instant::now() < deadline, "the replica is there");
-        sleep(Duration::from_millis(50)).await;
-    }
-    let answers = publisher.publish(&message).await;
-    assert!(answers[0].as_ref().is_err_and(SourceError::is_transient));
-    assert_eq!(server.entries(stream).await?.len(), 1);
     Ok(())
 }
 
