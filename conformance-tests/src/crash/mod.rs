@@ -80,7 +80,7 @@
 //! cargo test --test crash -- --kills 200 --operations 100000
 //! ```
 //!
-//! with further arguments `--faults N`, `--only FAULT` (such as `clock-moved`), `--workers N`, `--seed N` and
+//! with further arguments `--faults N`, `--only FAULT` (such as `clock-moved`), `--workers N`, `--batch N`, `--seed N` and
 //! `--mode plain|transactional`, each of which can also come from the environment (`INBOX_CRASH_KILLS` and so on).
 //! The report names the [`Fault`]s that were left out because the [`Site`] cannot do them. The arguments of
 //! Rust's test runner are understood: filters and `--skip` by the name `crash`, `--list`, and the
@@ -92,6 +92,8 @@
 //! ```text
 //! cargo test --test crash -- --minutes 60 --ledger runs.ndjson --kills 100 --faults 60 --operations 50000
 //! ```
+//!
+//! `--batch 200` has calls of up to 200 messages rather than 16, for many more of them in the same time.
 //!
 //! It prints a table with the sums of all runs in the ledger; a run that breaks a rule ends it.
 //!

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 
 use super::fault::Fault;
 
+/// Messages of one call, at most, unless something else is wanted.
+pub(crate) const BATCH: u32 = 16;
+
 /// How the processors complete their messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -40,6 +43,8 @@ pub struct Options {
     pub operations: u64,
     /// So many worker processes at a time, next to an operator: a third of them receive, the others process.
     pub workers: u32,
+    /// Messages of one call, at most. Larger batches get more messages through the same faults in the same time.
+    pub batch: u32,
     /// From which all random choices derive. The operating system's scheduling does not, so a
     /// seed repeats the plan of a run and not its every step.
     pub seed: u64,
@@ -107,6 +112,7 @@ impl Wanted {
             only: None,
             operations: 7_000,
             workers: 5,
+            batch: BATCH,
             seed: fastrand::u64(..),
             mode: None,
             minutes: 0,
@@ -118,6 +124,7 @@ impl Wanted {
             "only",
             "operations",
             "workers",
+            "batch",
             "seed",
             "mode",
             "minutes",
@@ -143,8 +150,8 @@ impl Wanted {
                     .ok_or_else(|| format!("{name} needs a value"))
             };
             match name {
-                "--kills" | "--faults" | "--only" | "--operations" | "--workers" | "--seed"
-                | "--mode" | "--minutes" | "--ledger" => {
+                "--kills" | "--faults" | "--only" | "--operations" | "--workers" | "--batch"
+                | "--seed" | "--mode" | "--minutes" | "--ledger" => {
                     options.set(name.trim_start_matches('-'), &value()?)?;
                 }
                 "--list" => list = true,
@@ -159,7 +166,8 @@ impl Wanted {
                 _ if name.starts_with('-') => {
                     return Err(format!(
                         "unknown argument {name}; a crash run takes --kills, --faults, --only, \
-                         --operations, --workers, --seed, --mode plain|transactional, --minutes and --ledger"
+                         --operations, --workers, --batch, --seed, --mode plain|transactional, --minutes and \
+                         --ledger"
                     ));
                 }
                 _ => filters.push(argument),
@@ -202,6 +210,12 @@ impl Options {
                     .ok()
                     .filter(|workers| (2..=64).contains(workers))
                     .ok_or("workers must be between 2 and 64")?;
+            }
+            "batch" => {
+                self.batch = u32::try_from(number()?)
+                    .ok()
+                    .filter(|batch| (2..=1_000).contains(batch))
+                    .ok_or("batch must be between 2 and 1000")?;
             }
             "seed" => self.seed = number()?,
             "minutes" => self.minutes = number()?,
@@ -255,6 +269,7 @@ mod tests {
         );
         assert_eq!(given.mode, Some(Mode::Transactional));
         assert_eq!(options("--faults 3").faults, Some(3));
+        assert_eq!(options("--batch 200").batch, 200);
         let only = options("--only clock-moved").only;
         assert_eq!(only, Some(Fault::ClockMoved));
         let long = options("--minutes 60 --ledger runs.ndjson");
@@ -266,6 +281,7 @@ mod tests {
             "--kills",
             "--kills x",
             "--workers 1",
+            "--batch 1",
             "--mode fast",
             "--only clock",
             "--kill 3",

@@ -22,8 +22,8 @@ use super::{
 };
 use crate::needs::{BoxError, Need, Offered, Unable};
 
-/// Unfinished messages at which receivers hold new ones back.
-const BACKLOG: u64 = 250;
+/// Unfinished messages at which receivers hold new ones back, for each message of a batch.
+const BACKLOG: u64 = 16;
 /// Kills of workers for each fault of the server, unless something else is wanted.
 const KILLS_PER_FAULT: u64 = 10;
 /// Without any progress for so long, a run is given up: all workers may be waiting for connections that have gone
@@ -34,8 +34,8 @@ const JUMP: RangeInclusive<u64> = 300..=3_000;
 /// For how many milliseconds the workers go on by a clock that was moved before it may be moved back.
 const MOVED: RangeInclusive<u64> = 200..=1_500;
 const TICK: Duration = Duration::from_millis(15);
-/// A receiver's first message is so far behind the last one that was sent.
-const OVERLAP: u64 = 50;
+/// A receiver's first message is so many batches behind the last one that was sent.
+const OVERLAP: u64 = 3;
 
 /// What came of one run.
 #[derive(Debug)]
@@ -92,14 +92,7 @@ pub(crate) async fn run(
     let site = target.fresh().await?;
     let opened = target.open(&site.address()).await?;
     let mut random = fastrand::Rng::with_seed(options.seed);
-    let pool = WorkerPool::start(
-        mode,
-        site.address(),
-        directory,
-        options.workers,
-        &mut random,
-    )
-    .await?;
+    let pool = WorkerPool::start(mode, site.address(), directory, options, &mut random).await?;
     let possible = site.faults().iter();
     let wanted = possible.filter(|fault| options.only.is_none_or(|only| only == **fault));
     let faults = wanted.map(|fault| (*fault, 0)).collect();
@@ -229,7 +222,8 @@ impl Run<'_> {
             if Instant::now() >= next_look {
                 next_look = Instant::now() + Duration::from_millis(200);
                 if let Ok(backlog) = self.backlog().await {
-                    self.pool.hold(backlog > BACKLOG).await?;
+                    let most = BACKLOG * u64::from(self.options.batch);
+                    self.pool.hold(backlog > most).await?;
                 }
                 self.leave_old_behind().await?;
             }
@@ -271,7 +265,8 @@ impl Run<'_> {
     }
 
     async fn kill(&mut self) -> Result<(), BoxError> {
-        let first = self.next_number().saturating_sub(OVERLAP);
+        let overlap = OVERLAP * u64::from(self.options.batch);
+        let first = self.next_number().saturating_sub(overlap);
         let point = self
             .pool
             .kill(&self.kills, first, &mut self.history, &mut self.random)

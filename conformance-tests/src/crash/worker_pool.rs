@@ -16,7 +16,7 @@ use tokio::{
 use super::{
     history::History,
     log::Follower,
-    options::Mode,
+    options::{Mode, Options},
     point::Point,
     worker::{Assignment, Order, Role, VARIABLE},
 };
@@ -42,6 +42,7 @@ pub(crate) struct WorkerPool {
     mode: Mode,
     address: String,
     directory: PathBuf,
+    batch: u32,
     started: u32,
     processes: Vec<Process>,
     hold: bool,
@@ -52,26 +53,27 @@ pub(crate) struct WorkerPool {
 }
 
 impl WorkerPool {
-    /// Starts `workers` processes and an operator, which keep their logs in `directory`.
+    /// Starts as many workers as are asked for and an operator, which keep their logs in `directory`.
     pub(crate) async fn start(
         mode: Mode,
         address: String,
         directory: &Path,
-        workers: u32,
+        options: &Options,
         random: &mut fastrand::Rng,
     ) -> Result<Self, BoxError> {
         let mut pool = Self {
             mode,
             address,
             directory: directory.to_owned(),
+            batch: options.batch,
             started: 0,
             processes: Vec::new(),
             hold: false,
             lowest: 0,
             missed: HashMap::new(),
         };
-        let receivers = (workers / 3).max(1);
-        let roles = (0..workers).map(|index| match index < receivers {
+        let receivers = (options.workers / 3).max(1);
+        let roles = (0..options.workers).map(|index| match index < receivers {
             true => Role::Receiver,
             false => Role::Processor,
         });
@@ -106,6 +108,7 @@ impl WorkerPool {
             address: self.address.clone(),
             log: log.clone(),
             seed: random.u64(..),
+            batch: self.batch,
             first,
         };
         let mut child = Command::new(std::env::current_exe()?)

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use super::{
     history::{Answered, Asked},
     log::{Log, now},
-    options::Mode,
+    options::{BATCH, Mode},
     point::Point,
     target::{Opened, Target},
 };
@@ -58,6 +58,7 @@ pub(crate) struct Assignment {
     pub(crate) address: String,
     pub(crate) log: PathBuf,
     pub(crate) seed: u64,
+    pub(crate) batch: u32,
     /// The number of the message with which a receiver begins.
     pub(crate) first: u64,
 }
@@ -82,6 +83,8 @@ pub(crate) enum Order {
 pub(crate) struct Worker {
     opened: Opened,
     mode: Mode,
+    /// Messages of one call, at most.
+    batch: u32,
     log: Mutex<Log>,
     death: Mutex<Option<Point>>,
     hold: AtomicBool,
@@ -96,6 +99,7 @@ pub(crate) async fn run(target: &dyn Target, assignment: &str) -> Result<(), Box
     let worker = Arc::new(Worker {
         opened: target.open(&assignment.address).await?,
         mode: assignment.mode,
+        batch: assignment.batch,
         log: Mutex::new(Log::create(&assignment.log)?),
         death: Mutex::new(None),
         hold: AtomicBool::new(false),
@@ -147,6 +151,12 @@ impl Worker {
 
     fn holding(&self) -> bool {
         self.hold.load(Ordering::Relaxed)
+    }
+
+    /// How many times larger batches are than usual. What keeps a whole batch waiting is that much rarer for each of
+    /// its messages, and an operator has that much more to do.
+    fn scale(&self) -> u32 {
+        (self.batch / BATCH).max(1)
     }
 
     fn lowest(&self) -> u64 {

@@ -16,7 +16,7 @@ use crate::{
     needs::BoxError,
 };
 
-/// Dead letters of one look.
+/// Dead letters of one look, where batches are as large as usual.
 const PAGE: u32 = 50;
 /// How long messages are final before they are purged.
 pub(crate) const RETENTION: Duration = Duration::from_secs(3);
@@ -25,6 +25,7 @@ const PURGES: u8 = 3;
 
 pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<(), BoxError> {
     let handlers = handlers()?;
+    let most = 3 * worker.scale() as usize;
     while !worker.finishing() {
         tokio::time::sleep(Duration::from_millis(random.u64(20..=100))).await;
         if random.u8(..PURGES) == 0 {
@@ -48,7 +49,7 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
             }
         };
         random.shuffle(&mut keys);
-        for key in keys.into_iter().take(random.usize(1..=3)) {
+        for key in keys.into_iter().take(random.usize(1..=most)) {
             let change = match random.u8(..4) {
                 0 => Change::Discard,
                 _ => Change::Replay,
@@ -97,7 +98,7 @@ async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResul
         _ => State::Processed,
     };
     let [purged, _] = handlers()?;
-    let limit = random.u32(1..=200);
+    let limit = random.u32(1..=200 * worker.scale());
     let request = PurgeRequest::new(state, RETENTION, limit)?.for_handler(purged.clone());
     let archived = random.u8(..4) == 0;
     let asked = Asked::Purge {
@@ -122,7 +123,8 @@ async fn purge(worker: &Worker, random: &mut fastrand::Rng) -> Result<StoreResul
 }
 
 async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>>> {
-    let page = Page::first(PAGE);
+    let limit = PAGE * worker.scale();
+    let page = Page::first(limit);
     // No point of its own; kills at any time meet it too.
     let points = [Point::AnyTime, Point::AnyTime];
     let listing = worker.opened.inbox.list(dead, &page);
@@ -135,7 +137,7 @@ async fn list(worker: &Worker, dead: &Filter) -> io::Result<StoreResult<Vec<Key>
     let asked = Asked::List {
         handler: dead.handler.clone(),
         blocking: dead.blocking,
-        limit: PAGE,
+        limit,
     };
     let listing = worker.call(asked, points, listing, answered).await?;
     Ok(listing.map(|listing| keys(&listing)))

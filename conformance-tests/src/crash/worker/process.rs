@@ -44,7 +44,7 @@ pub(super) async fn run(worker: &Worker, mut random: fastrand::Rng) -> Result<()
         let length = Duration::from_millis(random.u64(LEASES));
         let request = ClaimRequest {
             handlers: wanted,
-            limit: random.u32(1..=10),
+            limit: random.u32(1..=worker.batch),
             terms: LeaseTerms::new(length, name.clone())?,
             run_limit: match has_runs && random.bool() {
                 true => random.u32(2..=LONGEST_RUN),
@@ -154,10 +154,10 @@ async fn work_run(
             worker.pass(Point::WithinRun)?;
         }
         worker.pass(Point::DuringHandler)?;
-        if random.u8(..4) == 0 {
+        if random.u32(..4 * worker.scale()) == 0 {
             tokio::time::sleep(Duration::from_millis(random.u64(1..=8))).await;
         }
-        match random.u8(..100) {
+        match random.u32(..100 * worker.scale()) {
             0..10 => {
                 let worked_on = batch.iter_mut().map(|settlement| &mut settlement.lease);
                 let ahead = run.iter_mut().map(|leased| &mut leased.lease);

@@ -65,18 +65,19 @@ pub(super) async fn run(
     first: u64,
 ) -> Result<(), BoxError> {
     let handlers = handlers()?;
+    let largest = u64::from(worker.batch);
     let mut next = first;
     while !worker.finishing() {
         let size = if random.u8(..4) == 0 {
             1
         } else {
-            random.u64(2..=16)
+            random.u64(2..=largest)
         };
         let hold = worker.holding();
         let lowest = worker.lowest();
         next = next.max(lowest);
         let start = if hold || random.u8(..3) == 0 {
-            next.saturating_sub(random.u64(1..=60)).max(lowest)
+            next.saturating_sub(random.u64(1..=4 * largest)).max(lowest)
         } else {
             next
         };
