@@ -42,6 +42,13 @@ pub fn duration_micros(duration: Duration) -> i64 {
     micros(duration, LONGEST)
 }
 
+/// A time limit of a store's operations or of a publisher's calls, as it is used: at least a millisecond, and at most a
+/// day. Beyond that are the bounds of clocks, drivers and protocols, and nobody waits for so long.
+#[must_use]
+pub fn time_limit(limit: Duration) -> Duration {
+    limit.clamp(Duration::from_millis(1), Duration::from_secs(24 * 60 * 60))
+}
+
 fn micros(duration: Duration, most: i64) -> i64 {
     let micros = duration.as_nanos().div_ceil(1000);
     i64::try_from(micros).map_or(most, |micros| micros.min(most))

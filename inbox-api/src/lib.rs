@@ -66,7 +66,7 @@ mod transactional;
 mod url;
 
 pub use capabilities::{Capabilities, ReceiveAtomicity, Wakeups};
-pub use clock::{Clock, ClockOffset, duration_micros, from_micros, to_micros};
+pub use clock::{Clock, ClockOffset, duration_micros, from_micros, time_limit, to_micros};
 pub use error::{Effect, Error, ErrorKind, Invalid, Result};
 pub use error_type::ErrorType;
 pub use filter::Filter;

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, time::Duration};
 
-use inbox_api::{Result, hide_password};
+use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
 use rdkafka::{
     ClientConfig,
@@ -88,10 +88,10 @@ impl KafkaPublisher {
         Ok(publisher)
     }
 
-    /// How long the brokers have to confirm a message; 30 seconds unless set, at least one.
+    /// How long the brokers have to confirm a message; 30 seconds unless set, from one to a day.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit.max(Duration::from_secs(1));
+        self.limit = time_limit(limit).max(Duration::from_secs(1));
         self
     }
 

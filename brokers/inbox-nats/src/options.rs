@@ -16,6 +16,8 @@ const TLS: &str = "tls";
 const KEYS: &str =
     "stream, consumer, create, filter, ack_wait_ms, max_deliver, confirm, dead_letters";
 const MAX_NAME: usize = 255;
+/// A hundred years: the server counts in nanoseconds, in 64 bits.
+const LONGEST_ACK_WAIT: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 /// A third of it is how often what waits is extended.
 const MIN_ACK_WAIT: Duration = Duration::from_secs(1);
 
@@ -183,7 +185,7 @@ impl NatsOptions {
         if time < MIN_ACK_WAIT {
             return Err(invalid("ack_wait is at least a second"));
         }
-        self.ack_wait = time;
+        self.ack_wait = time.min(LONGEST_ACK_WAIT);
         Ok(self)
     }
 

@@ -6,7 +6,7 @@ use async_nats::jetstream::{
     Context,
     context::{ContextBuilder, GetStreamByNameErrorKind, PublishAckFuture, PublishErrorKind},
 };
-use inbox_api::{Result, hide_password};
+use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
 use tokio::{
     sync::Mutex,
@@ -82,10 +82,10 @@ impl NatsPublisher {
         Ok(publisher)
     }
 
-    /// How long one call may take, with connecting; 30 seconds unless set, at least one.
+    /// How long one call may take, with connecting; 30 seconds unless set, from one to a day.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit.max(Duration::from_secs(1));
+        self.limit = time_limit(limit).max(Duration::from_secs(1));
         self
     }
 

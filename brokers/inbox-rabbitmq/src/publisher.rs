@@ -3,7 +3,7 @@
 use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::FutureExt;
-use inbox_api::{Result, hide_password};
+use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
 use lapin::{
     Channel, Confirmation, PublisherConfirm,
@@ -136,10 +136,10 @@ impl RabbitMqPublisher {
         Ok(self)
     }
 
-    /// How long one call may take, with connecting; 30 seconds unless set, at least one.
+    /// How long one call may take, with connecting; 30 seconds unless set, from one to a day.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit.max(Duration::from_secs(1));
+        self.limit = time_limit(limit).max(Duration::from_secs(1));
         self
     }
 

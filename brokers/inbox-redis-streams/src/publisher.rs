@@ -2,7 +2,7 @@
 
 use std::{fmt, time::Duration};
 
-use inbox_api::{Result, hide_password};
+use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
 use redis::{Cmd, Value, cmd, pipe};
 use tokio::time::Instant;
@@ -70,10 +70,10 @@ impl RedisStreamsPublisher {
         Ok(publisher)
     }
 
-    /// How long one call may take, with connecting; 30 seconds unless set, at least one.
+    /// How long one call may take, with connecting; 30 seconds unless set, from one to a day.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit.max(Duration::from_secs(1));
+        self.limit = time_limit(limit).max(Duration::from_secs(1));
         self
     }
 
@@ -93,11 +93,13 @@ impl RedisStreamsPublisher {
 
     /// Why an answer to [`wait`](Self::wait) is not enough, if it is not.
     fn missing(&self, answer: Option<&Value>) -> Option<SourceError> {
-        let reached = match answer {
-            Some(Value::Int(reached)) => *reached,
-            _ => 0,
+        let Some(Value::Int(reached)) = answer else {
+            return Some(transient(
+                DOING,
+                "the server does not say how many replicas are up to date",
+            ));
         };
-        let is_few = reached < i64::from(self.replicas);
+        let is_few = *reached < i64::from(self.replicas);
         is_few.then(|| {
             let wanted = self.replicas;
             transient(

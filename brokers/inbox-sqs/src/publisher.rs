@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
 use futures_util::future::join_all;
-use inbox_api::{Result, hide_password};
+use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
 use tokio::time::{Instant, timeout_at};
 
@@ -69,10 +69,10 @@ impl SqsPublisher {
         Ok(publisher)
     }
 
-    /// How long one call may take; 30 seconds unless set, at least one.
+    /// How long one call may take; 30 seconds unless set, from one to a day.
     #[must_use]
     pub fn timeout(mut self, limit: Duration) -> Self {
-        self.limit = limit.max(Duration::from_secs(1));
+        self.limit = time_limit(limit).max(Duration::from_secs(1));
         self
     }
 

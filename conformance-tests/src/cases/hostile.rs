@@ -5,8 +5,8 @@ use std::time::{Duration, SystemTime};
 
 use bytes::Bytes;
 use inbox_api::{
-    ContentType, Due, Edit, Effect, ErrorKind, FencingToken, Headers, Invalid, Kind, Lease,
-    MAX_ERROR_BYTES, Message, OrderingKey, Outcome, Receipt, Settled, State, StoreExt,
+    ContentType, Due, Edit, Effect, ErrorKind, FencingToken, Filter, Headers, Invalid, Kind, Lease,
+    MAX_ERROR_BYTES, Message, OrderingKey, Outcome, Page, Receipt, Settled, State, StoreExt,
 };
 
 use crate::{
@@ -490,6 +490,33 @@ pub(crate) async fn the_largest_limits_are_taken(cx: Context) -> CaseResult {
         &inbox.purge(&all).await?,
         &0,
     )
+}
+
+/// Defect: an end is reckoned that no clock has, and the call panics.
+pub(crate) async fn the_longest_time_limit_is_taken(cx: Context) -> CaseResult {
+    let inbox = cx
+        .fresh_with(&Settings {
+            operation_timeout: Some(Duration::MAX),
+            ..Settings::default()
+        })
+        .await?;
+    let sent = numbered(3)?;
+    inbox.accept_all(&sent).await?;
+    for leased in inbox.claim_up_to(2, LONG).await? {
+        inbox.finish(&leased, processed()).await?;
+    }
+    let _ = inbox.begin(&sent[2], &terms(LONG)?).await?;
+    let all = inbox_api::PurgeRequest::new(State::Processed, Duration::ZERO, 10)?;
+    same("purged", &inbox.purge(&all).await?, &2)?;
+    let listing = inbox.list(&Filter::default(), &Page::first(10)).await?;
+    same("listed", &listing.records.len(), &1)?;
+    if inbox.capabilities().transactions {
+        let transactions = inbox.fixture.transactions()?;
+        let mut transaction = transactions.open().await?;
+        let _ = transaction.receive(&[message("in a transaction")?]).await?;
+        transaction.commit().await?;
+    }
+    Ok(())
 }
 
 /// Defect: a limit on parameters per statement is met only in production.

@@ -55,6 +55,7 @@ macro_rules! work {
                 "Any due time or delay is taken; a far one overflows nothing.",
             empty_input_is_answered: "Empty input is answered, and means nothing.",
             the_largest_limits_are_taken: "Limits and ages of any size are taken.",
+            the_longest_time_limit_is_taken: "A time limit beyond all measure is taken, and nothing is late by it.",
             a_batch_of_thousands_is_handled:
                 "A batch of thousands is handled whole, with an answer for each.",
             a_batch_of_80_mib_is_stored:
