@@ -330,7 +330,8 @@ impl Queue {
         let finished = |state| self.index.count_finished(state) as u64;
         let leased = (self.index.count_leased() - self.index.count_run_out(now)) as u64;
         let oldest = self.index.first_claimable(now);
-        let since = |at: i64| Duration::from_micros(now.saturating_sub(at).unsigned_abs());
+        let since =
+            |at: i64| Duration::from_micros(u64::try_from(now.saturating_sub(at)).unwrap_or(0));
         let mut statistics = HandlerStatistics {
             paused: self.is_paused,
             due: self
