@@ -163,6 +163,7 @@ mod context;
 mod delivery;
 mod envelope;
 mod error;
+mod missing_topics;
 mod offsets;
 mod options;
 mod poller;

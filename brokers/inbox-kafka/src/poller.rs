@@ -32,6 +32,7 @@ use crate::{
     delivery::{KafkaDelivery, Rejecter, bytes},
     envelope::{Original, UNREADABLE, is_readable, read},
     error::{is_fatal, is_outage, outage, source_error},
+    missing_topics::MissingTopics,
     offsets::{Commit, Place},
     shared::{Shared, Ticket},
 };
@@ -64,6 +65,7 @@ pub(crate) struct Poller {
     flow: Flow,
     revoke_wait: Duration,
     start: Start,
+    missing_topics: MissingTopics,
     leaving: Vec<Leaving>,
     /// The commit that is on its way.
     committing: Option<Vec<Commit>>,
@@ -106,6 +108,7 @@ impl Poller {
             flow,
             revoke_wait: options.revoke_wait,
             start: options.start,
+            missing_topics: MissingTopics::new(&options.topics),
             queues: VecDeque::new(),
             leaving: Vec::new(),
             committing: None,
@@ -135,6 +138,9 @@ impl Poller {
         self.let_go();
         self.commit();
         self.rewind()?;
+        if let Some(failure) = self.missing_topics.look(&self.consumer) {
+            self.tell(failure);
+        }
         Ok(self.take()? || busy)
     }
 
@@ -151,6 +157,7 @@ impl Poller {
                 }
                 Err(error) if is_fatal(&error) => return Err(source_error("receiving", &error)),
                 Err(error) if is_outage(&error) => {
+                    self.missing_topics.note(&error);
                     self.tell(self.outage(&error));
                 }
                 Err(error) => tracing::debug!(%error, "the client tries again"),
@@ -349,7 +356,7 @@ impl Poller {
     }
 
     fn take_from(
-        &self,
+        &mut self,
         place: &Place,
         queue: &PartitionQueue<Context>,
     ) -> Result<bool, SourceError> {
@@ -364,6 +371,7 @@ impl Poller {
                     return Err(source_error("receiving", &error));
                 }
                 Some(Err(error)) if is_outage(&error) => {
+                    self.missing_topics.note(&error);
                     self.tell(self.outage(&error));
                 }
                 Some(Err(error)) => tracing::debug!(%error, %place, "the client tries again"),

@@ -604,6 +604,9 @@ async fn a_missing_topic_is_waited_for() -> Outcome {
     let error = timeout(LIMIT, source.next()).await?.unwrap_err();
     assert!(error.is_transient(), "{error}");
     assert!(error.to_string().contains("create the topic"), "{error}");
+    // It is told for as long as the topic is missing, not only once.
+    let error = timeout(LIMIT, source.next()).await?.unwrap_err();
+    assert!(error.to_string().contains("create the topic"), "{error}");
     kafka.create(topic, 1).await?;
     kafka.publish_numbers(topic, 1, 1).await?;
     assert_eq!(text(&next(&mut source).await?), "1");
