@@ -5,7 +5,7 @@ use std::{fmt, sync::Arc};
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
 
-use crate::{Rejections, error::transient, flag::Flag, held::Tag, session::Session};
+use crate::{Rejections, error::transient, held::Tag, session::Session, stop::Stop};
 
 /// A message of a queue. Dropped without an answer, it goes back to its queue.
 pub struct RabbitMqDelivery {
@@ -16,7 +16,7 @@ pub struct RabbitMqDelivery {
     pub(crate) mapping: Arc<Mapping>,
     pub(crate) session: Arc<Session>,
     pub(crate) rejections: Rejections,
-    pub(crate) stopped: Arc<Flag>,
+    pub(crate) stop: Arc<Stop>,
 }
 
 impl Delivery for RabbitMqDelivery {
@@ -50,10 +50,13 @@ impl Delivery for RabbitMqDelivery {
                 Ok(())
             }
             Rejections::Stop => {
-                self.stopped.set();
-                Err(SourceError::permanent(format!(
-                    "a delivery was rejected, and the source stops: {rejection}"
-                )))
+                let reason = format!(
+                    "a delivery was rejected ({rejection}), and rejections stop this source; it comes again when the \
+                     source starts again. Let the receiver keep it (--keep-rejected), or set rejections=dead_letters \
+                     if the queue has a dead-letter exchange"
+                );
+                self.stop.set(reason.clone());
+                Err(SourceError::permanent(reason))
             }
         }
     }
@@ -107,7 +110,7 @@ impl RabbitMqDelivery {
 impl Drop for RabbitMqDelivery {
     fn drop(&mut self) {
         // A source that stops leaves it where it is, until it closes.
-        if !self.stopped.is_set() {
+        if !self.stop.is_set() {
             self.session.held.give_up(self.tag);
         }
     }

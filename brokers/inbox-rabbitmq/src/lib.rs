@@ -169,6 +169,7 @@ mod publisher;
 mod screen;
 mod session;
 mod source;
+mod stop;
 #[cfg(feature = "streams")]
 mod stream;
 

@@ -166,8 +166,9 @@ impl RabbitMqOptions {
                 ("dead_letters", _) => options.dead_letters(value)?,
                 ("rejections", "dead_letters") => options.rejections(Rejections::DeadLetters),
                 ("rejections", "stop") => options.rejections(Rejections::Stop),
-                ("kind" | "rejections", _) => {
-                    return Err(invalid(format!("{key} does not take this value")));
+                ("kind", _) => return Err(invalid("kind takes quorum or classic")),
+                ("rejections", _) => {
+                    return Err(invalid("rejections takes dead_letters or stop"));
                 }
                 _ => return Err(unknown(&key, KEYS)),
             };
@@ -264,7 +265,11 @@ impl RabbitMqOptions {
 }
 
 pub(crate) fn parse(url: &str) -> Result<Url> {
-    let bad = || invalid("the URL must be amqp://host:5672/vhost?…");
+    let bad = || {
+        invalid(
+            "the URL must be amqp://host:5672/vhost?…; in user and password, write characters such as # ? @ as %XX",
+        )
+    };
     let url = Url::parse(url).map_err(|_| bad())?;
     let has_host = url.host_str().is_some_and(|host| !host.is_empty());
     if !SCHEMES.contains(&url.scheme()) || !has_host || url.fragment().is_some() {
@@ -368,6 +373,22 @@ mod tests {
             "amqp://h/?queue=q&dead_letters=q",
         ] {
             assert!(RabbitMqOptions::from_url(url).is_err(), "{url}");
+        }
+    }
+
+    #[test]
+    fn what_is_refused_names_what_is_taken() {
+        for (url, part) in [
+            ("amqp://h/?queue=q&rejections=lose", "dead_letters or stop"),
+            ("amqp://h/?queue=q&kind=stream", "quorum or classic"),
+            ("amqp://h/?queue=q&create=perhaps", "`true` or `false`"),
+            ("amqp://u:pa#ss@h/?queue=q", "%XX"),
+        ] {
+            let refused = RabbitMqOptions::from_url(url).unwrap_err().to_string();
+            assert!(
+                refused.contains(part) && !refused.contains("pa#"),
+                "{refused}"
+            );
         }
     }
 }

@@ -8,8 +8,8 @@ use lapin::{Consumer, message::Delivery};
 use tokio::{runtime::Handle, task::JoinHandle};
 
 use crate::{
-    RabbitMqDelivery, RabbitMqOptions, envelope::envelope, error::transient, flag::Flag,
-    options::invalid, session::Session,
+    RabbitMqDelivery, RabbitMqOptions, envelope::envelope, error::transient, options::invalid,
+    session::Session, stop::Stop,
 };
 
 const UNSTABLE: &str = "RabbitMQ numbers deliveries on each channel, so a delivery tag is another one when a \
@@ -25,7 +25,7 @@ pub struct RabbitMqSource {
     open: Option<Open>,
     opening: Option<Opening>,
     /// A rejected delivery ended it.
-    stopped: Arc<Flag>,
+    stop: Arc<Stop>,
 }
 
 struct Open {
@@ -72,7 +72,7 @@ impl RabbitMqSource {
             max_unacknowledged: 1000,
             open: None,
             opening: None,
-            stopped: Arc::default(),
+            stop: Arc::default(),
         })
     }
 
@@ -103,7 +103,7 @@ impl RabbitMqSource {
             mapping: Arc::clone(&self.mapping),
             session,
             rejections: self.options.what_of_rejected(),
-            stopped: Arc::clone(&self.stopped),
+            stop: Arc::clone(&self.stop),
         }
     }
 }
@@ -151,23 +151,25 @@ impl Source for RabbitMqSource {
     type Delivery = RabbitMqDelivery;
 
     async fn next(&mut self) -> Outcome<Option<RabbitMqDelivery>> {
-        let stopped = Arc::clone(&self.stopped);
-        if stopped.is_set() {
-            return Err(stop());
-        }
-        let open = self.connect().await?;
-        let came = tokio::select! {
-            biased;
-            came = open.next() => came,
-            () = stopped.wait() => return Err(stop()),
-        };
-        let session = Arc::clone(&open.session);
-        match came {
-            Ok(delivery) => Ok(Some(self.delivery(session, delivery))),
-            Err(error) => {
-                self.open = None;
-                Err(error)
+        let stop = Arc::clone(&self.stop);
+        loop {
+            if let Some(stopped) = stop.error() {
+                return Err(stopped);
             }
+            let open = self.connect().await?;
+            let came = tokio::select! {
+                biased;
+                came = open.next() => came,
+                () = stop.wait() => continue,
+            };
+            let session = Arc::clone(&open.session);
+            return match came {
+                Ok(delivery) => Ok(Some(self.delivery(session, delivery))),
+                Err(error) => {
+                    self.open = None;
+                    Err(error)
+                }
+            };
         }
     }
 
@@ -197,12 +199,6 @@ impl Source for RabbitMqSource {
     fn lag(&self) -> Option<u64> {
         self.open.as_ref()?.session.lag()
     }
-}
-
-fn stop() -> SourceError {
-    SourceError::permanent(
-        "a delivery was rejected, and rejections stop this source; it comes again when the source starts again",
-    )
 }
 
 impl fmt::Debug for RabbitMqSource {

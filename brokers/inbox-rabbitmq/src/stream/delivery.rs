@@ -6,7 +6,8 @@ use bytes::Bytes;
 use inbox_api::Message;
 use inbox_source::{Delivery, Envelope, Mapping, Raw, Rejection, SourceError};
 
-use super::{dead_letters, options::RabbitMqStreamOptions, shared::Ticket, stop::Stop};
+use super::{dead_letters, options::RabbitMqStreamOptions, shared::Ticket};
+use crate::stop::Stop;
 
 const AGAIN: &str =
     "the delivery is of a former connection, or behind one that was given up; it comes again";
@@ -66,7 +67,8 @@ impl Delivery for RabbitMqStreamDelivery {
         }
         let Some(stream) = &rejecter.options.dead_letters else {
             return Err(self.stop(format!(
-                "a delivery was rejected ({rejection}), and rejections stop this source"
+                "a delivery was rejected ({rejection}), and rejections stop this source unless dead_letters names a \
+                 stream for them; the receiver can keep them (--keep-rejected)"
             )));
         };
         let written = dead_letters::write(&rejecter.options, stream, &self.record).await;

@@ -15,7 +15,6 @@ mod options;
 mod session;
 mod shared;
 mod source;
-mod stop;
 #[cfg(feature = "tls")]
 mod tls;
 mod wire;

@@ -22,9 +22,8 @@ use super::{
     options::{RabbitMqStreamOptions, StreamStart},
     session::{Order, Session},
     shared::{Shared, Ticket},
-    stop::Stop,
 };
-use crate::options::invalid;
+use crate::{options::invalid, stop::Stop};
 
 /// A consumer of a stream. See the [crate](crate#streams).
 pub struct RabbitMqStreamSource {

@@ -270,6 +270,12 @@ async fn a_rejected_message_stops(server: &Rabbit) -> Outcome {
     assert!(RabbitMqDelivery::acknowledge_all(taken).await.is_empty());
     let error = failure(&mut first).await?;
     assert!(!error.is_transient(), "{error}");
+    // The receiver ends with this error, so it says what was wrong and what may be done.
+    let said = error.to_string();
+    assert!(
+        said.contains("no good") && said.contains("rejections="),
+        "{said}"
+    );
     first.close().await?;
     server.until(queue, (1, 0)).await?;
     assert_eq!(server.payloads(queue).await?, [b"2"]);

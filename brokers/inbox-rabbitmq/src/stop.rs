@@ -23,6 +23,10 @@ impl Stop {
         });
     }
 
+    pub(crate) fn is_set(&self) -> bool {
+        self.0.borrow().is_some()
+    }
+
     pub(crate) fn error(&self) -> Option<SourceError> {
         self.0.borrow().clone().map(SourceError::permanent)
     }
