@@ -2,14 +2,18 @@
 //! back.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
     time::Duration,
 };
 
 use inbox_api::{Effect, Error, ErrorKind, Result};
 use inbox_sqlx::{AtHand, Spare, close_all_of};
 use sqlx::{
-    Connection as _, PgConnection, Postgres, Row as _, SqlSafeStr as _, SqlStr, Transaction,
+    AssertSqlSafe, Connection as _, PgConnection, Postgres, Row as _, SqlSafeStr as _, SqlStr,
+    Transaction,
     postgres::{PgArguments, PgRow},
 };
 use tokio::time::timeout;
@@ -19,6 +23,7 @@ use crate::{
     error::{before, failed, is_stale, may_be_schema, no_answer, sqlstate},
     names::{NOT_READ_COMMITTED, Names},
     options::PostgresOptions,
+    read_only::{ONLY_READS, RefusedWrites, only_reads},
     sqlstate::{LIMIT_EXCEEDED, READ_ONLY},
     statements::Statements,
     versions::check_version,
@@ -46,8 +51,7 @@ pub(crate) struct Database {
     checked: AtomicBool,
     /// Whether connections begin transactions at another level than read committed unless told to.
     stricter: AtomicBool,
-    /// Whether a server has refused to write since a connection was closed for that.
-    was_read_only: AtomicBool,
+    pub(crate) refused_writes: Arc<RefusedWrites>,
     closed: AtomicBool,
 }
 
@@ -68,7 +72,12 @@ pub(crate) enum On<'a> {
 }
 
 impl Database {
-    pub(crate) fn new(connections: AtHand<Postgres>, options: PostgresOptions) -> Self {
+    /// The pool, if it is the store's own, heeds `refused_writes`.
+    pub(crate) fn new(
+        connections: AtHand<Postgres>,
+        options: PostgresOptions,
+        refused_writes: Arc<RefusedWrites>,
+    ) -> Self {
         let names = options.names();
         Self {
             statements: Statements::new(&names),
@@ -78,7 +87,7 @@ impl Database {
             spare: Spare::default(),
             checked: AtomicBool::new(false),
             stricter: AtomicBool::new(false),
-            was_read_only: AtomicBool::new(false),
+            refused_writes,
             closed: AtomicBool::new(false),
         }
     }
@@ -241,23 +250,39 @@ impl Database {
         Ok(())
     }
 
-    /// Ends a transaction of the store's own. What is behind the address may be another server by now: a connection
-    /// to one that only reads is closed.
+    /// Ends a transaction of the store's own. It may have failed at a write of the caller's that the server refused:
+    /// so the server is asked along with it, in the next transaction, which is there for the driver to roll back.
     pub(crate) async fn roll_back(
         &self,
-        transaction: Transaction<'static, Postgres>,
+        mut transaction: Transaction<'static, Postgres>,
     ) -> Result<()> {
-        if self.was_read_only.swap(false, Ordering::Relaxed) {
-            close_all_of(transaction);
-            return Ok(());
-        }
-        let ending = async { transaction.rollback().await.map_err(failed) };
+        let ending = async {
+            let text = AssertSqlSafe(format!("ROLLBACK; {READ_COMMITTED}; {ONLY_READS}"));
+            let ended = sqlx::raw_sql(text).fetch_all(&mut *transaction).await;
+            if ended.as_ref().is_ok_and(|answer| only_reads(answer)) {
+                self.leave_server();
+                close_all_of(transaction);
+            } else {
+                drop(transaction);
+            }
+            ended.map(drop).map_err(failed)
+        };
         self.in_time(ending).await
+    }
+
+    /// What was connected until now is not used again, as its server refuses to write: a fail-over has put another
+    /// one behind the address. In a pool of the application's this is so for connections that are idle.
+    pub(crate) fn leave_server(&self) {
+        self.refused_writes.note();
+        self.connections.clear();
+        while let Some(connection) = self.connections.pool().try_acquire() {
+            drop(connection.detach());
+        }
     }
 
     fn failed(&self, error: sqlx::Error) -> Error {
         if sqlstate(&error).as_deref() == Some(READ_ONLY) {
-            self.was_read_only.store(true, Ordering::Relaxed);
+            self.leave_server();
         }
         if sqlstate(&error).as_deref() == Some(NOT_READ_COMMITTED) {
             // The default has changed since. From now on each transaction says what it needs.

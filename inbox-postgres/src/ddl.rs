@@ -44,6 +44,7 @@ const FUNCTIONS: &[(&str, &str)] = &[
     ("reschedule", include_str!("sql/reschedule.sql")),
     ("discard", include_str!("sql/discard.sql")),
     ("clear", include_str!("sql/clear.sql")),
+    ("expired_handlers", include_str!("sql/expired_handlers.sql")),
     ("expired_shares", include_str!("sql/expired_shares.sql")),
     ("lock_expired", include_str!("sql/lock_expired.sql")),
     ("purge_done", include_str!("sql/purge_done.sql")),

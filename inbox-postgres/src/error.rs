@@ -9,9 +9,10 @@ use sqlx::{
 };
 
 use crate::sqlstate::{
-    self, AMBIGUOUS_FUNCTION, FEATURE_NOT_SUPPORTED, INVALID_SCHEMA, LIMIT_EXCEEDED,
-    LOCK_NOT_AVAILABLE, PREPARED_STATEMENT_EXISTS, PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION,
-    UNDEFINED_COLUMN, UNDEFINED_FUNCTION, UNDEFINED_TABLE, UNIQUE_VIOLATION, WRONG_OBJECT,
+    self, AMBIGUOUS_FUNCTION, FEATURE_NOT_SUPPORTED, INSUFFICIENT_PRIVILEGE, INTERNAL,
+    INVALID_SCHEMA, LIMIT_EXCEEDED, LOCK_NOT_AVAILABLE, PREPARED_STATEMENT_EXISTS,
+    PREPARED_STATEMENT_MISSING, PROTOCOL_VIOLATION, READ_ONLY, UNDEFINED_COLUMN,
+    UNDEFINED_FUNCTION, UNDEFINED_TABLE, UNIQUE_VIOLATION, WRONG_OBJECT,
 };
 
 /// The five characters of SQL's own code, when the error is the server's.
@@ -30,6 +31,7 @@ pub(crate) fn may_be_schema(code: &str) -> bool {
             | WRONG_OBJECT
             | INVALID_SCHEMA
             | UNIQUE_VIOLATION
+            | INTERNAL
             | FEATURE_NOT_SUPPORTED
     )
 }
@@ -84,6 +86,11 @@ pub(crate) fn is_refused_value(error: &Error) -> bool {
     let is_invalid = error.kind() == ErrorKind::Invalid;
     let code = driver_error(error).and_then(sqlstate);
     code.is_some_and(|code| code.starts_with("22") || (code.starts_with("54") && is_invalid))
+}
+
+/// Whether the server takes no writes.
+pub(crate) fn refuses_writes(error: &Error) -> bool {
+    driver_error(error).and_then(sqlstate).as_deref() == Some(READ_ONLY)
 }
 
 /// Whether a lock was waited for in vain.
@@ -176,6 +183,18 @@ fn by_code(code: &str, answer: &dyn DatabaseError) -> (ErrorKind, Cow<'static, s
             context = format!("{context}: {message}").into();
         }
     }
+    if code == INSUFFICIENT_PRIVILEGE && sqlstate::names_what_is_denied(answer.message()) {
+        context = format!("{context}: {}", one_line(answer.message())).into();
+    }
+    // These words are in no other language.
+    if code == INTERNAL
+        && VANISHED
+            .iter()
+            .any(|words| answer.message().starts_with(*words))
+    {
+        meaning.kind = ErrorKind::SchemaMissing;
+        context = "a part of the inbox was removed while it was in use".into();
+    }
     if code == LIMIT_EXCEEDED
         && let Some(file) = server.and_then(PgDatabaseError::file)
         && file != NOTIFICATIONS
@@ -189,6 +208,12 @@ fn by_code(code: &str, answer: &dyn DatabaseError) -> (ErrorKind, Cow<'static, s
     }
     (meaning.kind, context, meaning.effect)
 }
+
+/// How the server tells that a table or function is gone which a plan was made for.
+const VANISHED: [&str; 2] = [
+    "could not open relation with OID",
+    "cache lookup failed for ",
+];
 
 /// Where PostgreSQL's source keeps notifications.
 const NOTIFICATIONS: &str = "async.c";

@@ -110,8 +110,15 @@
 //! | read-only: a standby after a fail-over (25006) | `Unavailable` | none |
 //! | serialization failure, deadlock, lock time-out (40001, 40P01, 55P03) | `Conflict` | none |
 //! | a permission is missing, the credentials were refused (42501, class 28) | `Denied` | none |
-//! | no table or function of the inbox (42P01, 42883, 3F000), no such database | `SchemaMissing` | none |
+//! | no table or function of the inbox (42P01, 42883, 3F000), or one that is removed under a statement (XX000), no such database | `SchemaMissing` | none |
 //! | a value or a request that the server never takes (classes 22 and 54) | `Invalid` | none |
+//!
+//! Where a server only reads, as what was the primary may do after a fail-over, connections that were made until then
+//! are closed, in use or not, and the one of subscriptions is made again: the next call connects to whatever is behind
+//! the address by now. In a pool of the application's it is those that are idle, the one that failed, and a
+//! transaction's when it is given to [`roll_back`](inbox_api::Transactional::roll_back), which asks the server. So
+//! does [`commit`](inbox_api::Transactional::commit) if a statement has failed: the first write may be the caller's
+//! own. A transaction that is only dropped is not asked about.
 //!
 //! A pooler's words are looked at in one case: PgBouncer's refusal of transactions in statement
 //! mode has the code of its outages, and is `Unsupported`.
@@ -187,12 +194,14 @@
 //! While any transaction holds a snapshot (a dump, a report, a replication slot), vacuum may not
 //! remove the index entries of what was processed since. Claims do not step over them: each store
 //! asks now and then, in a round trip before a claim, what can be claimed first, and draws a transaction
-//! number for it. Once all transactions with lower numbers are over, its claims start there. Three things
+//! number for it. Once all transactions with lower numbers are over, its claims start there. Four things
 //! are not covered. What counts messages grows by a row or two with each operation, and those that were
 //! summed up cannot be removed meanwhile: the statistics, one operation in 500, which sums up, the end of a purge
 //! and one that is not for a single handler read all of them. A transaction that writes, wherever on the server, keeps the start from moving on
-//! for as long as it is open. And messages that become claimable after they were due (the next ones of
-//! ordering keys, released ones) are in their own index, which is read from its front. What
+//! for as long as it is open. Messages that become claimable after they were due (the next ones of
+//! ordering keys, released ones) are in their own index, which is read from its front. And settling, or discarding, a
+//! message with an ordering key looks for the next one past all that its key has had since: of a key that had 5,000
+//! messages meanwhile, it took 23 ms instead of 0.8 ms. Other keys cost nothing more. What
 //! becomes claimable earlier than a clock has said before, because it was set back, is found by the
 //! first claim of its handler ten seconds later, or twenty times as long as it takes to step over all
 //! entries.
@@ -202,7 +211,8 @@
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes 100 messages a statement, the longest
-//! finished first, passes over rows that others have locked, and rests after each statement for as long as that
+//! finished first (of twenty handlers at a time, where it is for all: those whose messages finished longest ago come
+//! first), passes over rows that others have locked, and rests after each statement for as long as that
 //! took; [`drop_payloads`](inbox_api::Operate::drop_payloads) does the same. Nothing waits for it, but each
 //! deleted row is a dead row of two tables and their indexes, which vacuum has to go after.
 //!
@@ -257,6 +267,7 @@ mod operate;
 mod options;
 mod partitions;
 mod payload;
+mod read_only;
 mod receive;
 mod rows;
 mod schema;

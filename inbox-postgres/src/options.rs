@@ -4,7 +4,7 @@ use std::{fmt, str::FromStr as _, time::Duration};
 
 use inbox_api::{
     Bytes, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Invalid, Message, Result,
-    check_size, error_text, hide_password,
+    check_size, error_text, hide_password, time_limit,
 };
 use sqlx::postgres::PgConnectOptions;
 use url::Url;
@@ -328,7 +328,7 @@ impl PostgresOptions {
     }
 
     /// The longest that one operation may take, from its call to its answer, waiting for a
-    /// connection included: 30 seconds unless set, at least a millisecond. Past it the connection is
+    /// connection included: 30 seconds unless set, from a millisecond to a day. Past it the connection is
     /// closed, the operation fails as `Unavailable` with effect unknown (effect none if nothing had
     /// been sent), and the next call uses another connection. What works in several transactions,
     /// such as a purge, may take so long for each of them.
@@ -337,17 +337,17 @@ impl PostgresOptions {
     /// [crate's documentation](crate#time-limits) says how to make it look.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout.max(Duration::from_millis(1));
+        self.operation_timeout = time_limit(timeout);
         self
     }
 
     /// How much of its time an operation waits for a connection before it fails as `Unavailable`
     /// with effect none, so that an outage is known sooner than by
-    /// [`operation_timeout`](Self::operation_timeout): 5 seconds unless set. A pool that is handed in
+    /// [`operation_timeout`](Self::operation_timeout): 5 seconds unless set, from a millisecond to a day. A pool that is handed in
     /// keeps its own.
     #[must_use]
     pub fn acquire_timeout(mut self, timeout: Duration) -> Self {
-        self.acquire_timeout = timeout;
+        self.acquire_timeout = time_limit(timeout);
         self
     }
 

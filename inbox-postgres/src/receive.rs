@@ -1,6 +1,9 @@
 //! Receiving: a batch in one statement, or in as many as its bytes take.
 
-use std::collections::{HashMap, HashSet, hash_map::Entry};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    ops::Range,
+};
 
 use inbox_api::{Fingerprint, Key, Message, Receipt, Result};
 use sqlx::{
@@ -22,25 +25,33 @@ type Chunk = Vec<usize>;
 
 pub(crate) async fn receive(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
     database.check_open()?;
-    match receive_batch(database, messages, &HashSet::new()).await {
-        Err(error) if database.options.payload_type.is_json() && is_refused_value(&error) => {
-            let refused = find_refused(database, messages).await?;
-            receive_batch(database, messages, &refused).await
-        }
-        outcome => outcome,
+    let none = HashSet::new();
+    if !database.options.payload_type.is_json() {
+        return receive_batch(database, messages, &none).await;
     }
+    let receiving = async {
+        match receive_batch(database, messages, &none).await {
+            Err(error) if is_refused_value(&error) => {
+                let refused = find_refused(database, messages).await?;
+                receive_batch(database, messages, &refused).await
+            }
+            outcome => outcome,
+        }
+    };
+    // One time limit for all of it.
+    database.in_time(receiving).await
 }
 
-/// The places of the messages whose payload the server does not take as JSON, although it is. Each is stored by
-/// itself and taken back, as only that statement shows it; this is rare, and the others are still stored
+/// The places of the messages whose payload the server does not take as JSON, although it is. Halves of the batch are
+/// stored and taken back, as only that statement shows it; this is rare, and the others are still stored
 /// together or not at all.
 async fn find_refused(database: &Database, messages: &[Message]) -> Result<HashSet<usize>> {
-    let mut refused = HashSet::new();
-    for (place, message) in messages.iter().enumerate() {
+    let mut search = Search::within(messages.len());
+    while let Some(places) = search.next() {
+        let some = messages.get(places.clone()).unwrap_or_default();
         let looking = async {
             let mut transaction = database.begin_transaction().await?;
-            let stored = receive_in(database, &mut transaction, std::slice::from_ref(message));
-            let is_refused = match stored.await {
+            let is_refused = match receive_in(database, &mut transaction, some).await {
                 Err(error) if is_refused_value(&error) => true,
                 stored => stored.map(|_| false)?,
             };
@@ -48,10 +59,43 @@ async fn find_refused(database: &Database, messages: &[Message]) -> Result<HashS
             Ok(is_refused)
         };
         if database.in_time(looking).await? {
-            refused.insert(place);
+            search.narrow(places);
         }
     }
-    Ok(refused)
+    Ok(search.found)
+}
+
+/// A search for what makes a batch be refused, by halves.
+struct Search {
+    left: Vec<Range<usize>>,
+    found: HashSet<usize>,
+}
+
+impl Search {
+    /// In a batch of so many messages that was refused.
+    fn within(count: usize) -> Self {
+        let mut search = Self {
+            left: Vec::new(),
+            found: HashSet::new(),
+        };
+        search.narrow(0..count);
+        search
+    }
+
+    /// The places that are to be tried next.
+    fn next(&mut self) -> Option<Range<usize>> {
+        self.left.pop()
+    }
+
+    /// Among these places is one that is refused.
+    fn narrow(&mut self, places: Range<usize>) {
+        if places.len() <= 1 {
+            self.found.extend(places);
+            return;
+        }
+        let middle = places.start + places.len() / 2;
+        self.left.extend([middle..places.end, places.start..middle]);
+    }
 }
 
 /// In a transaction of the caller's.
@@ -277,6 +321,23 @@ mod tests {
     use super::*;
 
     const LIMIT: usize = 300 * 1024;
+
+    #[test]
+    fn what_is_refused_is_found_in_few_steps() {
+        for bad in [&[0][..], &[499], &[7, 8, 300], &[]] {
+            let mut search = Search::within(500);
+            let mut steps = 0;
+            while let Some(places) = search.next() {
+                steps += 1;
+                if bad.iter().any(|bad| places.contains(bad)) {
+                    search.narrow(places);
+                }
+            }
+            assert_eq!(search.found, bad.iter().copied().collect());
+            assert!(steps <= 20 * bad.len().max(1), "{bad:?}: {steps}");
+        }
+        assert_eq!(Search::within(1).found, HashSet::from([0]));
+    }
 
     fn message(id: &str, payload: usize, headers: usize) -> Message {
         let mut all = Headers::new();

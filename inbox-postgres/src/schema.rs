@@ -1,15 +1,17 @@
 //! Setting up: numbered steps of SQL, applied in one transaction under an advisory lock.
 
+use std::time::{Duration, Instant};
+
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Migration, Result, Schema};
 use sqlx::{AssertSqlSafe, Connection as _, PgConnection, Row as _};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 
 use crate::{
     connection::{Database, READ_COMMITTED},
     connection_guard::ConnectionGuard,
     ddl::{self, REVISION, STEPS, WORKS_FROM, record_version, routines, version_of},
-    error::{before, failed, in_operation},
+    error::{before, failed, in_operation, refuses_writes},
     names::Names,
     shape::{exists_query, missing_part, other_texts},
     store::PostgresStore,
@@ -21,6 +23,19 @@ use crate::{
 
 /// How often what is there is looked at while other processes remove it and set it up again.
 const LOOKS: u32 = 5;
+
+/// Another process may be making it for another inbox, whose advisory lock is another.
+const MAKE_SCHEMA: &str = "DO $$ BEGIN CREATE SCHEMA {schema};
+    EXCEPTION WHEN duplicate_schema OR unique_violation THEN NULL; END $$";
+
+/// A removal waits no longer than this for each lock: less than the second after which the server breaks a deadlock
+/// up, perhaps at a worker's expense.
+const LOCK_PATIENCE: &str = "SET LOCAL lock_timeout = '200ms'";
+
+/// How long workers go on before a removal tries again.
+const BETWEEN_REMOVALS: Duration = Duration::from_millis(100);
+
+const REMOVE_SEQUENCE: &str = "DROP SEQUENCE IF EXISTS {inbox}_seq;";
 
 /// What is wrong with the rows of an inbox whose parts are all there: the first thing found.
 async fn find_contradiction(
@@ -81,7 +96,7 @@ async fn apply(
         Found::Foreign => return Err(foreign(names, to)),
     };
     if from.is_none() && !has_schema(&mut transaction, names).await.map_err(failed)? {
-        run(&mut transaction, names.text("CREATE SCHEMA {schema}"))
+        run(&mut transaction, names.text(MAKE_SCHEMA))
             .await
             .map_err(failed)?;
     }
@@ -247,7 +262,11 @@ async fn in_transaction<T>(
         changed
     };
     let outcome = timeout(database.limit(), work).await;
-    guard.finish(outcome)
+    let outcome = guard.finish(outcome);
+    if outcome.as_ref().is_err_and(refuses_writes) {
+        database.leave_server();
+    }
+    outcome
 }
 
 async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migration> {
@@ -257,8 +276,12 @@ async fn set_up(database: &Database, from_nothing_only: bool) -> Result<Migratio
     .await
 }
 
-/// Removes what is there, in one transaction.
-async fn take_away(connection: &mut PgConnection, names: &Names) -> Result<()> {
+/// Removes what is there, in one transaction. Operations come to the sequence before the tables or behind them.
+async fn take_away(
+    connection: &mut PgConnection,
+    names: &Names,
+    sequence_first: bool,
+) -> Result<()> {
     let begun = connection.begin_with(READ_COMMITTED).await;
     let mut transaction = begun.map_err(failed)?;
     let lock = names.text("SELECT pg_advisory_xact_lock({setup_lock})");
@@ -274,9 +297,39 @@ async fn take_away(connection: &mut PgConnection, names: &Names) -> Result<()> {
         Found::OtherLayout => return Err(other_layout(names)),
         Found::Foreign => return Err(foreign(names, known)),
     }
-    let removal = names.text(include_str!("sql/schema_remove.sql"));
-    run(&mut transaction, removal).await.map_err(failed)?;
+    let tables = include_str!("sql/schema_remove.sql");
+    let parts = if sequence_first {
+        [LOCK_PATIENCE, REMOVE_SEQUENCE, tables]
+    } else {
+        [LOCK_PATIENCE, tables, REMOVE_SEQUENCE]
+    };
+    for part in parts {
+        run(&mut transaction, names.text(part))
+            .await
+            .map_err(failed)?;
+    }
     transaction.commit().await.map_err(failed)
+}
+
+/// Tries again for as long as an operation may take while workers have parts of it.
+async fn remove(database: &Database) -> Result<()> {
+    let started = Instant::now();
+    let mut sequence_first = true;
+    loop {
+        let removed = in_transaction(database, async |connection| {
+            take_away(connection, &database.names, sequence_first).await
+        })
+        .await;
+        match removed {
+            Err(error)
+                if error.kind() == ErrorKind::Conflict && started.elapsed() < database.limit() =>
+            {
+                sequence_first = !sequence_first;
+                sleep(BETWEEN_REMOVALS).await;
+            }
+            removed => return removed,
+        }
+    }
 }
 
 async fn create(database: &Database) -> Result<()> {
@@ -325,11 +378,7 @@ impl Schema for PostgresStore {
     }
 
     async fn remove(&self) -> Result<()> {
-        let names = &self.inner.database.names;
-        let removed = in_transaction(&self.inner.database, async |connection| {
-            take_away(connection, names).await
-        })
-        .await;
+        let removed = remove(&self.inner.database).await;
         removed.map_err(in_operation("remove"))
     }
 }

@@ -28,8 +28,11 @@ pub(crate) const PROTOCOL_VIOLATION: &str = "08P01";
 /// A standby, or what was the primary before a fail-over.
 pub(crate) const READ_ONLY: &str = "25006";
 pub(crate) const LIMIT_EXCEEDED: &str = "54000";
+pub(crate) const INSUFFICIENT_PRIVILEGE: &str = "42501";
 pub(crate) const PREPARED_STATEMENT_MISSING: &str = "26000";
 pub(crate) const PREPARED_STATEMENT_EXISTS: &str = "42P05";
+/// Among others: what a plan was made for is not there any more.
+pub(crate) const INTERNAL: &str = "XX000";
 
 /// What an error means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -153,7 +156,7 @@ const CODES: &[Row] = &[
         "a deadlock with another transaction was broken up",
     ),
     (
-        "42501",
+        INSUFFICIENT_PRIVILEGE,
         Denied,
         Undone,
         "a permission is missing; SETUP.md of inbox-postgres lists the grants",
@@ -277,11 +280,30 @@ pub(crate) fn meaning(code: &str) -> Meaning {
     }
 }
 
+/// Whether these are the server's own words for a permission that is missing, in English, which name nothing but its
+/// objects. A function may raise an error with the same code and any words.
+pub(crate) fn names_what_is_denied(message: &str) -> bool {
+    ["permission denied for ", "must be owner of "]
+        .iter()
+        .any(|words| message.starts_with(words))
+}
+
 #[cfg(test)]
 mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+
+    #[test]
+    fn only_the_servers_own_words_name_what_is_denied() {
+        assert!(names_what_is_denied(
+            "permission denied for table inbox_messages"
+        ));
+        assert!(names_what_is_denied(
+            "must be owner of table inbox_messages"
+        ));
+        assert!(!names_what_is_denied("card 4711 may not be charged"));
+    }
 
     /// All codes of PostgreSQL 15 to 18 but for warnings, with what each is to mean.
     const EXPECTED: &str = include_str!("sqlstate_expected.txt");

@@ -44,6 +44,7 @@ pub(crate) struct Statements {
     pub(crate) reschedule: SqlStr,
     pub(crate) discard: SqlStr,
     pub(crate) statistics: SqlStr,
+    pub(crate) expired_handlers: SqlStr,
     pub(crate) expired: SqlStr,
     pub(crate) purge: SqlStr,
     pub(crate) purge_keys: SqlStr,
@@ -161,8 +162,9 @@ impl Statements {
                 "SELECT {{inbox}}_discard({of_key}, ARRAY[0, 3]::smallint[], $3, $4)"
             )),
             statistics: statement("SELECT * FROM {inbox}_statistics($1)"),
+            expired_handlers: statement("SELECT {inbox}_expired_handlers($1, $2, $3)"),
             expired: statement(include_str!("sql/expired.sql")),
-            purge: statement("SELECT * FROM {inbox}_purge($1, $2, $3, $4, $5)"),
+            purge: statement("SELECT * FROM {inbox}_purge($1, $2, $3, $4, $5, $6)"),
             purge_keys: statement("SELECT {inbox}_purge_keys($1, $2, $3, $4, $5)"),
             drop_payloads: statement("SELECT {inbox}_drop_payloads($1, $2, $3, $4)"),
             pause: statement(

@@ -2,7 +2,7 @@
 
 use std::{
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
@@ -22,6 +22,7 @@ use crate::{
     error::{before, in_operation},
     extend,
     options::PostgresOptions,
+    read_only::RefusedWrites,
     receive,
     settle::{self, Repetition},
     wakeups::{self, Listener},
@@ -77,13 +78,20 @@ impl PostgresStore {
         let connection = options.connection().extra_float_digits(None);
         let limit = options.operation_timeout;
         let patience = patience(&options);
+        let refused_writes = Arc::new(RefusedWrites::default());
+        let on_acquire = Arc::clone(&refused_writes);
+        let on_release = Arc::clone(&refused_writes);
         let pool = PgPoolOptions::new()
             .max_connections(options.max_connections)
             .acquire_timeout(options.acquire_timeout)
             // A try costs a round trip, which a busy connection does not need.
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
+                let is_left = on_acquire.concern(Instant::now().checked_sub(meta.age));
                 Box::pin(async move {
+                    if is_left {
+                        return Ok(false);
+                    }
                     if meta.idle_for < TRUSTED_IDLE {
                         return Ok(true);
                     }
@@ -93,8 +101,12 @@ impl PostgresStore {
                     ))
                 })
             })
-            .after_release(move |connection, _| {
+            .after_release(move |connection, meta| {
+                let is_left = on_release.concern(Instant::now().checked_sub(meta.age));
                 Box::pin(async move {
+                    if is_left {
+                        return Ok(false);
+                    }
                     // A transaction that was dropped, whose roll-back is still to be sent. The
                     // driver would wait for its answer without limit.
                     if !connection.should_flush() {
@@ -113,7 +125,7 @@ impl PostgresStore {
             connection.close().await
         };
         match timeout(options.acquire_timeout.min(limit), first).await {
-            Ok(Ok(())) => Ok(Self::new(pool, true, options)),
+            Ok(Ok(())) => Ok(Self::new(pool, true, options, refused_writes)),
             Ok(Err(error)) => Err(before(error).in_operation("connect")),
             Err(_) => Err(before(sqlx::Error::PoolTimedOut).in_operation("connect")),
         }
@@ -139,10 +151,15 @@ impl PostgresStore {
     /// [`roll_back`](inbox_api::Transactional::roll_back) close it.
     #[must_use]
     pub fn with_pool(pool: PgPool, options: PostgresOptions) -> Self {
-        Self::new(pool, false, options)
+        Self::new(pool, false, options, Arc::default())
     }
 
-    fn new(pool: PgPool, owns_pool: bool, options: PostgresOptions) -> Self {
+    fn new(
+        pool: PgPool,
+        owns_pool: bool,
+        options: PostgresOptions,
+        refused_writes: Arc<RefusedWrites>,
+    ) -> Self {
         let limits = Limits {
             patience: patience(&options),
             // In time for the next one who waits.
@@ -155,7 +172,7 @@ impl PostgresStore {
         };
         Self {
             inner: Arc::new(Inner {
-                database: Database::new(connections, options),
+                database: Database::new(connections, options, refused_writes),
                 claim_cursor: ClaimCursor::default(),
                 owns_pool,
                 listener: Mutex::new(Weak::new()),
@@ -228,15 +245,23 @@ impl Store for PostgresStore {
 
     async fn close(&self) {
         let inner = &self.inner;
-        inner.database.close();
+        let database = &inner.database;
+        database.close();
+        // Refuses new work from here on. A subscription that is being made keeps the listener for as long as the server is
+        // silent, and finds out by itself that the store is closed.
+        let pool = inner.owns_pool.then(|| database.connections.close());
         let closing = async {
-            if let Some(listener) = inner.listener.lock().await.upgrade() {
-                listener.stop();
-            }
-            inner.database.spare.close().await;
-            if inner.owns_pool {
-                inner.database.connections.close().await;
-            }
+            let listener = async {
+                if let Some(listener) = inner.listener.lock().await.upgrade() {
+                    listener.stop();
+                }
+            };
+            let pool = async {
+                if let Some(pool) = pool {
+                    pool.await;
+                }
+            };
+            tokio::join!(listener, database.spare.close(), pool);
         };
         // A transaction that the caller still holds must not keep this from returning.
         let _ = timeout(CLOSE_TIMEOUT, closing).await;

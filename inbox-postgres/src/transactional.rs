@@ -145,12 +145,19 @@ impl Transactional for PostgresStore {
     }
 
     async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
+        let database = &self.inner.database;
         let committing = async {
             let committed = sqlx::raw_sql(COMMIT).execute(&mut *transaction).await;
-            drop(transaction);
+            let code = committed.as_ref().err().and_then(sqlstate);
+            if code.as_deref() == Some(FAILED_BEFORE) {
+                // What failed may be a write that the server refused.
+                let _ = database.roll_back(transaction).await;
+            } else {
+                drop(transaction);
+            }
             committed.map(|_| ()).map_err(not_committed)
         };
-        let committed = self.inner.database.in_time(committing).await;
+        let committed = database.in_time(committing).await;
         committed.map_err(in_operation("commit"))
     }
 

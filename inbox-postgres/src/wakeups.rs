@@ -1,15 +1,16 @@
 //! Wake-ups: one connection that listens for the notifications of all processes.
 
 use std::{
+    io,
     sync::{Arc, Weak},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use async_trait::async_trait;
 use inbox_api::{Error, ErrorKind, Result, Subscription};
 use inbox_sqlx::close_all_of;
 use sqlx::{
-    Acquire as _, Connection as _,
+    Acquire as _, PgConnection,
     postgres::{PgConnectOptions, PgListener, PgPoolOptions},
 };
 use tokio::{
@@ -18,7 +19,12 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::{connection::Database, connection_guard::OrClose, error::before};
+use crate::{
+    connection::Database,
+    connection_guard::OrClose,
+    error::before,
+    read_only::{ONLY_READS, only_reads},
+};
 
 const RECONNECT: Duration = Duration::from_millis(500);
 
@@ -45,15 +51,18 @@ pub(crate) async fn subscribe(
         }
         let connection = database.connections.pool().connect_options();
         let channel = database.names.channel();
-        let listener = Listener::start((*connection).clone(), channel, database.limit()).await?;
-        let listener = Arc::new(listener);
+        let refusals = database.refused_writes.subscribe();
+        let connection = (*connection).clone();
+        let started = Listener::start(connection, channel, database.limit(), refusals).await;
+        let listener = Arc::new(started.map_err(before)?);
+        // A close that did not wait for this has not seen it.
+        database.check_open()?;
         *current = Arc::downgrade(&listener);
         Ok(listener)
     };
     let listener = timeout(database.limit(), listening)
         .await
-        .unwrap_or(Err(sqlx::Error::PoolTimedOut))
-        .map_err(before)?;
+        .unwrap_or_else(|_| Err(before(sqlx::Error::PoolTimedOut)))?;
     Ok(Box::new(ListenerSubscription::new(listener)))
 }
 
@@ -66,15 +75,23 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens first, so that no notification after the return is missed. `limit` is for each
-    /// request of the server.
+    /// request of the server. `refusals` changes when a server has refused to write, which may be this one.
     async fn start(
         connection: PgConnectOptions,
         channel: String,
         limit: Duration,
+        refusals: watch::Receiver<Option<Instant>>,
     ) -> sqlx::Result<Self> {
         let listener = connect(&connection, &channel, limit).await?;
         let causes = watch::Sender::new(0);
-        let listening = listen(connection, channel, listener, causes.clone(), limit);
+        let listening = listen(
+            connection,
+            channel,
+            listener,
+            causes.clone(),
+            limit,
+            refusals,
+        );
         let task = tokio::spawn(OrClose::new(listening));
         Ok(Self { causes, task })
     }
@@ -120,15 +137,19 @@ async fn listen(
     mut listener: PgListener,
     causes: watch::Sender<u64>,
     limit: Duration,
+    mut refusals: watch::Receiver<Option<Instant>>,
 ) {
     loop {
-        if let Err(error) = notification(&mut listener, limit).await {
+        if let Err(error) = notification(&mut listener, limit, &mut refusals).await {
             tracing::warn!(%error, "the connection for wake-ups is lost; making another one");
             close_all_of(listener);
             listener = loop {
                 sleep(RECONNECT).await;
-                if let Ok(listener) = connect(&connection, &channel, limit).await {
-                    break listener;
+                if let Ok(mut listener) = connect(&connection, &channel, limit).await {
+                    if ensure_writes(&mut listener, limit).await.is_ok() {
+                        break listener;
+                    }
+                    close_all_of(listener);
                 }
             };
         }
@@ -137,18 +158,40 @@ async fn listen(
     }
 }
 
-/// Waits for one. Fails when the connection is lost, or has been quiet and does not answer.
-async fn notification(listener: &mut PgListener, limit: Duration) -> sqlx::Result<()> {
-    let lost = || sqlx::Error::Io(std::io::ErrorKind::ConnectionAborted.into());
+/// Waits for one. Fails when the connection is lost, has been quiet and does not answer, or is to a server that takes
+/// no writes any more.
+async fn notification(
+    listener: &mut PgListener,
+    limit: Duration,
+    refusals: &mut watch::Receiver<Option<Instant>>,
+) -> sqlx::Result<()> {
+    let lost = || sqlx::Error::Io(io::ErrorKind::ConnectionAborted.into());
     loop {
-        if let Ok(received) = timeout(PROBE_AFTER.min(limit), listener.try_recv()).await {
-            return received?.map(drop).ok_or_else(lost);
+        tokio::select! {
+            received = timeout(PROBE_AFTER.min(limit), listener.try_recv()) => {
+                if let Ok(received) = received {
+                    return received?.map(drop).ok_or_else(lost);
+                }
+            }
+            Ok(()) = refusals.changed() => {}
         }
-        let probe = async { listener.acquire().await?.ping().await };
-        timeout(limit, probe)
-            .await
-            .map_err(|_| sqlx::Error::Io(std::io::ErrorKind::TimedOut.into()))??;
+        ensure_writes(listener, limit).await?;
     }
+}
+
+/// Fails where the server does not answer, and where it only reads: nothing is notified there.
+async fn ensure_writes(listener: &mut PgListener, limit: Duration) -> sqlx::Result<()> {
+    let asking = async {
+        let connection: &mut PgConnection = listener.acquire().await?;
+        sqlx::raw_sql(ONLY_READS).fetch_all(connection).await
+    };
+    let answer = timeout(limit, asking)
+        .await
+        .map_err(|_| sqlx::Error::Io(io::ErrorKind::TimedOut.into()))??;
+    if only_reads(&answer) {
+        return Err(sqlx::Error::Io(io::Error::other("the server only reads")));
+    }
+    Ok(())
 }
 
 /// Wakes on every cause in the inbox, whichever handler it is for.

@@ -49,6 +49,8 @@ struct State<DB: Database> {
     waiting: usize,
     /// Whether a task gives those back that nobody uses.
     is_tidied: bool,
+    /// When all were closed last. What the pool gave out before then goes back to it.
+    cleared_at: Option<Instant>,
 }
 
 /// A connection in the hands of an operation. Dropped, it goes back to its pool, as sqlx has it.
@@ -124,6 +126,7 @@ impl<DB: Database> AtHand<DB> {
             idle: Vec::new(),
             waiting: 0,
             is_tidied: false,
+            cleared_at: None,
         };
         Self {
             pool,
@@ -181,7 +184,8 @@ impl<DB: Database> AtHand<DB> {
     /// transaction.
     pub fn release(&self, held: Held<DB>) {
         let mut state = self.state();
-        if held.since.is_none() || state.waiting > 0 || self.pool.is_closed() {
+        let is_kept = held.since > state.cleared_at;
+        if !is_kept || state.waiting > 0 || self.pool.is_closed() {
             drop(state);
             return self.give_back(held.connection);
         }
@@ -211,9 +215,14 @@ impl<DB: Database> AtHand<DB> {
         closing
     }
 
-    /// Closes what is at hand, without a word to the server.
+    /// Closes what is at hand, without a word to the server. Connections that operations have now go back to the pool
+    /// after use.
     pub fn clear(&self) {
-        let idle = std::mem::take(&mut self.state().idle);
+        let idle = {
+            let mut state = self.state();
+            state.cleared_at = Some(Instant::now());
+            std::mem::take(&mut state.idle)
+        };
         for held in idle {
             drop(held.connection.detach());
         }
@@ -395,6 +404,23 @@ mod tests {
         connections.release(held);
         assert_eq!(at_hand(&connections), 0);
         until_given_back(&connections, 1).await;
+    }
+
+    #[tokio::test]
+    async fn what_is_in_use_while_all_are_closed_goes_back_to_the_pool() {
+        let connections = connections(2);
+        let (one, other) = (connections.acquire(), connections.acquire());
+        let (one, other) = (one.await.unwrap(), other.await.unwrap());
+        connections.release(one);
+        connections.clear();
+        assert_eq!(at_hand(&connections), 0);
+        connections.release(other);
+        assert_eq!(at_hand(&connections), 0);
+        until_given_back(&connections, 1).await;
+        // Also one that the pool had before goes from hand to hand again.
+        let later = connections.acquire().await.unwrap();
+        connections.release(later);
+        assert_eq!(at_hand(&connections), 1);
     }
 
     #[tokio::test]

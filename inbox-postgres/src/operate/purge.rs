@@ -1,11 +1,15 @@
 //! Retention: deleting what has been final for long enough.
 
+use std::time::{Duration, Instant};
+
 use inbox_api::{Key, Listing, PurgeRequest, Result};
+use sqlx::Row as _;
 
 use super::records::read_listing;
 use crate::{
     arguments::Arguments,
     connection::{Database, On},
+    error::failed,
     partitions::{ANY, FEW, deletion_age, drop_partitions, keep_partitions},
     rows,
     time::micros,
@@ -14,6 +18,41 @@ use crate::{
 /// One statement of a purge deletes this many messages, so that what it holds and writes at once stays small, and
 /// claims wait for little.
 const PURGE_SLICE: u32 = 100;
+
+/// Of so many handlers at a time, the longest finished messages come first. A statement reads as many of each handler
+/// as it may take of all, so the more there are the longer it takes.
+const HANDLERS: usize = 20;
+
+/// Messages with payload or result, and those without.
+const ALL: [bool; 2] = [true, false];
+const WITH_CONTENT: [bool; 1] = [true];
+
+/// The handlers that have something to take, the one with the longest finished first.
+async fn handlers(
+    database: &Database,
+    expired: &PurgeRequest,
+    older_than: Duration,
+    contents: &[bool],
+) -> Result<Vec<String>> {
+    if let Some(handler) = expired.handler() {
+        return Ok(vec![handler.as_str().to_owned()]);
+    }
+    let arguments = Arguments::new()
+        .with(i16::from(expired.state().code()))
+        .with(micros(older_than))
+        .with(contents.to_vec())
+        .finish()?;
+    let text = &database.statements.expired_handlers;
+    let answer = database.run(On::Pool, text, arguments).await?;
+    let names = answer.iter().map(|row| row.try_get(0));
+    names.collect::<sqlx::Result<_>>().map_err(failed)
+}
+
+/// Those of one statement, and the others.
+fn split(handlers: &[String]) -> (Vec<&str>, &[String]) {
+    let (some, later) = handlers.split_at(handlers.len().min(HANDLERS));
+    (some.iter().map(String::as_str).collect(), later)
+}
 
 pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result<u64> {
     let partitions = database.options.partitions.as_ref();
@@ -28,17 +67,22 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
         left = left.saturating_sub(u32::try_from(purged).unwrap_or(u32::MAX));
     }
     let older_than = deletion_age(partitions, expired);
+    let handlers = handlers(database, expired, older_than, &ALL).await;
+    let handlers = handlers.map_err(|error| error.after_changes(changed))?;
+    let mut rest = handlers.as_slice();
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
+        let (some, later) = split(rest);
         let arguments = Arguments::new()
             .with(i16::from(expired.state().code()))
             .with(micros(older_than))
-            .with(expired.handler().map(AsRef::<str>::as_ref))
+            .with(some)
             .with(i32::try_from(limit).unwrap_or(i32::MAX))
             .with(database.options.notifications)
+            .with(later.is_empty())
             .finish()?;
         let text = &database.statements.purge;
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let answer = database.run(On::Pool, text, arguments).await;
         let answer = answer.map_err(|error| error.after_changes(changed))?;
         let (found, slice) = (rows::count(&answer, 0)?, rows::count(&answer, 1)?);
@@ -48,7 +92,10 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
         // Those found whose ordering key others are changing are still there, and would
         // be found again.
         if found < u64::from(limit) || slice == 0 {
-            break;
+            if later.is_empty() {
+                break;
+            }
+            rest = later;
         }
         // Rests as long as it worked, so that the server is never busy with it alone; also behind
         // the last, since a caller that reaches the limit asks for more.
@@ -58,17 +105,30 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
 }
 
 pub(super) async fn expired(database: &Database, expired: &PurgeRequest) -> Result<Listing> {
-    let arguments = Arguments::new()
-        .with(i16::from(expired.state().code()))
-        .with(micros(expired.older_than()))
-        .with(i32::try_from(expired.limit()).unwrap_or(i32::MAX))
-        .with(expired.handler().map(AsRef::<str>::as_ref))
-        .finish()?;
-    let text = &database.statements.expired;
-    let answer = database
-        .run(On::PoolPlannedEachTime, text, arguments)
-        .await?;
-    read_listing(&database.options.inbox, &answer)
+    let started = Instant::now();
+    let mut listing = Listing::default();
+    let mut left = expired.limit();
+    let handlers = handlers(database, expired, expired.older_than(), &ALL).await?;
+    let mut rest = handlers.as_slice();
+    while left > 0 && !rest.is_empty() {
+        let (some, later) = split(rest);
+        let arguments = Arguments::new()
+            .with(i16::from(expired.state().code()))
+            .with(micros(expired.older_than()))
+            .with(i32::try_from(left).unwrap_or(i32::MAX))
+            .with(some)
+            .finish()?;
+        let time = database.limit().saturating_sub(started.elapsed());
+        let text = &database.statements.expired;
+        let answer = database.run_within(time, On::PoolPlannedEachTime, text, arguments);
+        let answer = answer.await?;
+        left = left.saturating_sub(u32::try_from(answer.len()).unwrap_or(u32::MAX));
+        let found = read_listing(&database.options.inbox, &answer)?;
+        listing.records.extend(found.records);
+        listing.corrupt.extend(found.corrupt);
+        rest = later;
+    }
+    Ok(listing)
 }
 
 pub(super) async fn purge_archived(
@@ -107,23 +167,26 @@ pub(super) async fn purge_archived(
 pub(super) async fn drop_payloads(database: &Database, expired: &PurgeRequest) -> Result<u64> {
     let mut left = expired.limit();
     let mut dropped = 0;
-    while left > 0 {
+    let handlers = handlers(database, expired, expired.older_than(), &WITH_CONTENT).await?;
+    let mut rest = handlers.as_slice();
+    while left > 0 && !rest.is_empty() {
         let limit = left.min(PURGE_SLICE);
+        let (some, later) = split(rest);
         let arguments = Arguments::new()
             .with(i16::from(expired.state().code()))
             .with(micros(expired.older_than()))
-            .with(expired.handler().map(AsRef::<str>::as_ref))
+            .with(some)
             .with(i32::try_from(limit).unwrap_or(i32::MAX))
             .finish()?;
         let text = &database.statements.drop_payloads;
-        let started = std::time::Instant::now();
+        let started = Instant::now();
         let answer = database.run(On::Pool, text, arguments).await;
         let answer = answer.map_err(|error| error.after_changes(dropped > 0))?;
         let slice = rows::count(&answer, 0)?;
         dropped += slice;
         left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
         if slice < u64::from(limit) {
-            break;
+            rest = later;
         }
         tokio::time::sleep(started.elapsed()).await;
     }

@@ -1,8 +1,8 @@
--- Drops payload and result of up to `wanted` messages that have been in a final state for `age`
--- microseconds, of one handler or of all, the longest finished first, passing over those that others
--- are working on. Returns how many.
+-- Drops payload and result of up to `wanted` messages of the handlers that have been in a final state for
+-- `age` microseconds, the longest finished first, passing over those that others are working on. Returns
+-- how many.
 CREATE OR REPLACE FUNCTION {inbox}_drop_payloads(
-    final_state smallint, age bigint, only_handler text, wanted integer
+    final_state smallint, age bigint, handlers text[], wanted integer
 ) RETURNS bigint
 {function_settings}
 AS $$
@@ -12,7 +12,7 @@ DECLARE
 BEGIN
     {require_read_committed}
     old := {inbox}_lock_expired(
-        final_state, {inbox}_now() - age * interval '1 microsecond', only_handler, '{true}', wanted
+        final_state, {inbox}_now() - age * interval '1 microsecond', handlers, '{true}', wanted
     );
     IF final_state = 3 THEN
         UPDATE {inbox}_work SET content = false WHERE seq = ANY (old);

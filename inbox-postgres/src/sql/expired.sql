@@ -1,4 +1,4 @@
--- $1 state, $2 finished at least this long ago (microseconds), $3 limit, $4 handler.
+-- $1 state, $2 finished at least this long ago (microseconds), $3 limit, $4 handlers.
 WITH clock AS MATERIALIZED (SELECT {inbox}_now() AS instant),
 shares AS MATERIALIZED (
     SELECT g.* FROM clock CROSS JOIN LATERAL {inbox}_expired_shares(
@@ -15,7 +15,8 @@ SELECT * FROM (
           AND s.finished_at <= clock.instant - $2 * interval '1 microsecond'
         ORDER BY s.finished_at, s.seq LIMIT g.share
     ) AS s
-    CROSS JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m
+    -- One without its message is reported.
+    LEFT JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m ON true
     UNION ALL
     SELECT {columns}, false, s.finished_at, s.token, clock.instant, {payload_out}, s.result,
         s.history::text
@@ -26,6 +27,6 @@ SELECT * FROM (
           AND s.finished_at <= clock.instant - $2 * interval '1 microsecond'
         ORDER BY s.finished_at LIMIT g.share
     ) AS s
-    CROSS JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m
+    LEFT JOIN LATERAL (SELECT * FROM {inbox}_message AS m WHERE m.seq = s.seq OFFSET 0) AS m ON true
 ) AS found
 ORDER BY finished_at, seq

@@ -1,28 +1,24 @@
 -- How the up to `wanted` messages that have been in a final state for longest, no later than since
--- `finished_before`, are shared out: how many there are of each handler, with content and without.
--- Of one handler, or of all that have messages; `contents` says which of the two are wanted. What
--- looks for them then locks no more rows than those, of no more handlers than those.
+-- `finished_before`, are shared out: how many there are of each of the handlers, with content and
+-- without; `contents` says which of the two are wanted. What looks for them then locks no more rows than
+-- those, of no more handlers than those. It reads up to `wanted` of each handler: callers give a few.
 CREATE OR REPLACE FUNCTION {inbox}_expired_shares(
-    final_state smallint, finished_before timestamptz, only_handler text, contents boolean[],
+    final_state smallint, finished_before timestamptz, handlers text[], contents boolean[],
     wanted integer
 ) RETURNS TABLE (handler text, content boolean, share integer)
 {function_settings}
 AS $$
 #variable_conflict use_column
 BEGIN
-    IF only_handler IS NOT NULL AND cardinality(contents) = 1 THEN
-        RETURN QUERY SELECT only_handler, contents[1], wanted;
+    IF cardinality(handlers) = 1 AND cardinality(contents) = 1 THEN
+        RETURN QUERY SELECT handlers[1], contents[1], wanted;
         RETURN;
     END IF;
     RETURN QUERY
     SELECT first.handler, first.content, count(*)::integer
     FROM (
         SELECT h.handler, c.content
-        FROM (
-            SELECT only_handler AS handler WHERE only_handler IS NOT NULL
-            UNION ALL
-            SELECT DISTINCT t.handler FROM {inbox}_tally AS t WHERE only_handler IS NULL
-        ) AS h
+        FROM unnest(handlers) AS h (handler)
         CROSS JOIN unnest(contents) AS c (content)
         CROSS JOIN LATERAL (
             (

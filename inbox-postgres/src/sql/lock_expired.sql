@@ -2,7 +2,7 @@
 -- longest finished first, passing over those that others are working on, and returns their numbers;
 -- without any, NULL. What the other arguments mean is in `expired_shares.sql`.
 CREATE OR REPLACE FUNCTION {inbox}_lock_expired(
-    final_state smallint, finished_before timestamptz, only_handler text, contents boolean[],
+    final_state smallint, finished_before timestamptz, handlers text[], contents boolean[],
     wanted integer
 ) RETURNS bigint[]
 {function_settings}
@@ -13,8 +13,7 @@ DECLARE
 BEGIN
     IF final_state = 3 THEN
         SELECT array_agg(w.seq) INTO old
-        FROM {inbox}_expired_shares(final_state, finished_before, only_handler, contents, wanted)
-            AS g
+        FROM {inbox}_expired_shares(final_state, finished_before, handlers, contents, wanted) AS g
         CROSS JOIN LATERAL (
             SELECT w.seq FROM {inbox}_work AS w
             WHERE w.state = 3 AND w.handler = g.handler AND w.content = g.content
@@ -24,8 +23,7 @@ BEGIN
         ) AS w;
     ELSE
         SELECT array_agg(d.seq) INTO old
-        FROM {inbox}_expired_shares(final_state, finished_before, only_handler, contents, wanted)
-            AS g
+        FROM {inbox}_expired_shares(final_state, finished_before, handlers, contents, wanted) AS g
         CROSS JOIN LATERAL (
             SELECT d.seq FROM {inbox}_done AS d
             WHERE d.state = final_state AND d.handler = g.handler AND d.content = g.content

@@ -20,15 +20,18 @@ BEGIN
     ),
     -- {end}
     finished AS (
-        DELETE FROM {inbox}_done AS d USING unnest(old) AS g (seq) WHERE d.seq = ANY (ARRAY[g.seq])
+        DELETE FROM {inbox}_done AS d
+        USING unnest(old) AS g (seq)
+        WHERE d.seq = ANY (ARRAY[g.seq])
+        RETURNING d.handler
     ), counted AS (
         INSERT INTO {inbox}_tally (handler, processed, discarded)
         SELECT handler, CASE WHEN final_state = 2 THEN -count(*) ELSE 0 END,
             CASE WHEN final_state = 4 THEN -count(*) ELSE 0 END
-        FROM gone
+        FROM finished
         GROUP BY handler
     )
-    SELECT count(*) INTO purged FROM gone;
+    SELECT count(*) INTO purged FROM finished;
     {compact_counters_sometimes}
     RETURN purged;
 END

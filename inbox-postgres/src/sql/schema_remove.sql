@@ -1,9 +1,22 @@
--- Removes the inbox, whatever of it is there, and nothing else. What others have made upon it, such as
--- a view, makes this fail.
+-- Removes the inbox but for its sequence, whatever of it is there, and nothing else. What others have made
+-- upon it, such as a view, makes this fail.
 DO $remove$
 DECLARE
     part text;
 BEGIN
+    -- All tables that operations lock come first, in the order in which most come to them: who has an earlier
+    -- one gets the later ones and ends. Who has them the other way round waits until this gives up.
+    FOR part IN
+        SELECT format('{schema}.%I', c.relname)
+        FROM unnest(ARRAY['paused', 'key', 'message', 'work', 'ordering', 'done', 'tally'])
+            WITH ORDINALITY AS t (name, place)
+        JOIN pg_catalog.pg_class AS c ON c.relname = '{prefix}_' || t.name
+        JOIN pg_catalog.pg_namespace AS n ON n.oid = c.relnamespace
+        WHERE n.nspname = '{schema_name}' AND c.relkind IN ('r', 'p')
+        ORDER BY t.place
+    LOOP
+        EXECUTE 'LOCK TABLE ' || part;
+    END LOOP;
     DROP VIEW IF EXISTS {inbox}_overview;
     FOR part IN
         SELECT format('%I.%I(%s)', n.nspname, p.proname, pg_get_function_identity_arguments(p.oid))
@@ -30,6 +43,5 @@ BEGIN
     -- {end}
     DROP TABLE IF EXISTS {inbox}_message, {inbox}_work, {inbox}_done, {inbox}_ordering,
         {inbox}_tally, {inbox}_paused, {inbox}_meta;
-    DROP SEQUENCE IF EXISTS {inbox}_seq;
 END
 $remove$;

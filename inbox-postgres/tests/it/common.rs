@@ -10,7 +10,7 @@ use std::{
         Arc, LazyLock, Mutex, PoisonError,
         atomic::{AtomicU32, Ordering},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use conformance_tests::{Options, Report, crash::proxy::Proxy};
@@ -279,6 +279,24 @@ pub async fn check_consistent(ready: &Ready) {
         };
         let counted = ready.store.count(&filter).await.unwrap();
         assert_eq!(statistics.count(state), counted, "{state}");
+    }
+}
+
+/// Until a statement on this inbox waits for a lock.
+pub async fn wait_for_a_lock_wait(place: &TestInbox) {
+    let started = Instant::now();
+    loop {
+        // By the name of this test's schema in the statement.
+        let sql = format!(
+            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
+             AND query LIKE '%{}%'",
+            place.schema.name
+        );
+        if place.value::<i64>(&sql).await > 0 {
+            return;
+        }
+        assert!(started.elapsed() < Duration::from_secs(60), "nobody waits");
+        tokio::time::sleep(Duration::from_millis(10)).await;
     }
 }
 

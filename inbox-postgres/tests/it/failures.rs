@@ -147,12 +147,6 @@ async fn a_connection_to_a_server_that_only_reads_is_given_up() {
     let Some(standby) = standby_of(&primary).await else {
         return;
     };
-    let address = |url: &str| {
-        url::Url::parse(url)
-            .unwrap()
-            .socket_addrs(|| Some(5432))
-            .unwrap()[0]
-    };
     let (proxy, url) = proxied(standby.url()).await.unwrap();
     for in_transaction in [false, true] {
         proxy.redirect(address(standby.url()));
@@ -181,6 +175,156 @@ async fn a_connection_to_a_server_that_only_reads_is_given_up() {
         assert!(error.to_string().contains("read-only"), "{error}");
         let receipt = after.receive_one(&message).await.unwrap();
         assert_eq!(receipt, Receipt::Accepted);
+    }
+}
+
+/// The address of the server in `url`.
+fn address(url: &str) -> std::net::SocketAddr {
+    let url = url::Url::parse(url).unwrap();
+    url.socket_addrs(|| Some(5432)).unwrap()[0]
+}
+
+/// One that fails tells of the others.
+#[tokio::test]
+async fn all_connections_to_a_server_that_only_reads_are_given_up_at_once() {
+    let Some((primary, Ready { place, store })) = alone().await else {
+        return;
+    };
+    accept(&store, &[message("1")]).await;
+    let Some(standby) = standby_of(&primary).await else {
+        return;
+    };
+    let (proxy, url) = proxied(standby.url()).await.unwrap();
+    let options = place.options.clone().notifications(false);
+    let after = PostgresStore::connect(options.connect_with(connection_options(&url)))
+        .await
+        .unwrap();
+    replicated(&after, "1").await;
+    // A connection for each.
+    let (one, two, three) =
+        tokio::join!(after.statistics(), after.statistics(), after.statistics());
+    assert!(one.is_ok() && two.is_ok() && three.is_ok());
+    let held = after.open().await.unwrap();
+    proxy.redirect(address(&place.url));
+    let error = after.receive_one(&message("2")).await.unwrap_err();
+    unavailable(&error, Effect::None);
+    assert!(error.to_string().contains("read-only"), "{error}");
+    // Also the one that was in use meanwhile.
+    after.roll_back(held).await.unwrap();
+    let (a, b, c, d) = (message("a"), message("b"), message("c"), message("d"));
+    let (one, two, three, four) = tokio::join!(
+        after.receive_one(&a),
+        after.receive_one(&b),
+        after.receive_one(&c),
+        after.receive_one(&d)
+    );
+    for receipt in [one, two, three, four] {
+        assert_eq!(receipt.unwrap(), Receipt::Accepted);
+    }
+}
+
+/// The store itself has sent no write over it.
+#[tokio::test]
+async fn a_connection_whose_server_refuses_the_callers_own_writes_is_given_up() {
+    let Some((primary, Ready { place, store })) = alone().await else {
+        return;
+    };
+    accept(&store, &[message("1")]).await;
+    let Some(standby) = standby_of(&primary).await else {
+        return;
+    };
+    let (proxy, url) = proxied(standby.url()).await.unwrap();
+    for commits in [false, true] {
+        proxy.redirect(address(standby.url()));
+        let options = place.options.clone().notifications(false);
+        let options = options.connect_with(connection_options(&url));
+        let after = PostgresStore::connect(options.max_connections(1))
+            .await
+            .unwrap();
+        replicated(&after, "1").await;
+        let mut transaction = after.open().await.unwrap();
+        proxy.redirect(address(&place.url));
+        let write = sqlx::raw_sql("CREATE TABLE callers_own ()");
+        assert!(write.execute(&mut *transaction).await.is_err());
+        if commits {
+            let error = after.commit(transaction).await.unwrap_err();
+            assert_eq!(error.effect(), Effect::None, "{error}");
+        } else {
+            after.roll_back(transaction).await.unwrap();
+        }
+        let next = message(&format!("commits: {commits}"));
+        let receipt = after.receive_one(&next).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
+}
+
+/// The former primary lives on and takes no writes: nothing would be notified there any more.
+#[tokio::test]
+async fn wake_ups_follow_the_address_to_the_new_primary() {
+    let Some((primary, Ready { place, store })) = alone().await else {
+        return;
+    };
+    accept(&store, &[message("1")]).await;
+    let Some(standby) = standby_of(&primary).await else {
+        return;
+    };
+    let (proxy, url) = proxied(&place.url).await.unwrap();
+    let options = place.options.clone();
+    let after = PostgresStore::connect(options.connect_with(connection_options(&url)))
+        .await
+        .unwrap();
+    let mut subscription = after.subscribe(&[handler("h")]).await.unwrap();
+    assert_eq!(after.statistics().await.unwrap().count(State::Pending), 1);
+    let address_of_next = address(standby.url());
+    let standby = Arc::new(Mutex::new(standby));
+    act(&standby, Server::promote).await;
+    let settings = "ALTER SYSTEM SET default_transaction_read_only = 'on'";
+    place.run(settings).await.unwrap();
+    place.run("SELECT pg_reload_conf()").await.unwrap();
+    let started = Instant::now();
+    let reads = "SELECT current_setting('default_transaction_read_only')::boolean";
+    while !place.value::<bool>(reads).await {
+        assert!(started.elapsed() < Duration::from_secs(30));
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    proxy.redirect(address_of_next);
+    let error = after.claim(&request(1)).await.unwrap_err();
+    unavailable(&error, Effect::None);
+    let woken = tokio::time::timeout(Duration::from_secs(60), subscription.woken()).await;
+    assert!(woken.is_ok(), "by the new connection");
+    accept(&after, &[message("2")]).await;
+    let woken = tokio::time::timeout(Duration::from_secs(60), subscription.woken()).await;
+    assert!(woken.is_ok(), "by the message");
+}
+
+/// The server has a code for everything unexpected, and words for what it is.
+#[tokio::test]
+async fn a_part_that_vanishes_under_a_statement_is_a_missing_schema() {
+    let Some(Ready { place, store }) = ready().await else {
+        return;
+    };
+    for (words, kind) in [
+        (
+            "could not open relation with OID 7",
+            ErrorKind::SchemaMissing,
+        ),
+        (
+            "cache lookup failed for function 7",
+            ErrorKind::SchemaMissing,
+        ),
+        ("something else", ErrorKind::Other),
+    ] {
+        place
+            .run(&format!(
+                "CREATE OR REPLACE FUNCTION {{schema}}.fails() RETURNS trigger LANGUAGE plpgsql AS
+                 $$ BEGIN RAISE EXCEPTION '{words}' USING ERRCODE = 'XX000'; END $$;
+                 CREATE OR REPLACE TRIGGER fails BEFORE INSERT ON {{schema}}.inbox_message
+                 FOR EACH ROW EXECUTE FUNCTION {{schema}}.fails()"
+            ))
+            .await
+            .unwrap();
+        let error = store.receive_one(&message("1")).await.unwrap_err();
+        assert_eq!(error.kind(), kind, "{words}: {error}");
     }
 }
 

@@ -170,3 +170,63 @@ async fn a_history_that_cannot_be_read_is_reported_and_stops_nothing() {
         assert_eq!(get(store, "2").await.history.len(), n + 2);
     }
 }
+
+#[tokio::test]
+async fn a_finished_message_that_is_lost_is_reported_and_purged() {
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    accept(store, &[message("lost"), message("there")]).await;
+    for leased in claim(store, 10).await {
+        settle(store, &leased.lease, processed()).await;
+    }
+    place
+        .run("DELETE FROM {schema}.inbox_message WHERE id = 'lost'")
+        .await
+        .unwrap();
+    let old = PurgeRequest::new(State::Processed, Duration::ZERO, 10).unwrap();
+    let expired = store.expired(&old).await.unwrap();
+    assert_eq!((expired.records.len(), expired.corrupt.len()), (1, 1));
+    let reason = &expired.corrupt[0].reason;
+    assert!(reason.contains("missing"), "{reason}");
+    assert_eq!(store.purge(&old).await.unwrap(), 2);
+    let statistics = store.statistics().await.unwrap();
+    assert_eq!(statistics.count(State::Processed), 0);
+    check_consistent(&ready).await;
+}
+
+/// More handlers than one statement is for.
+#[tokio::test]
+async fn retention_of_many_handlers_begins_with_the_longest_finished_and_leaves_nothing() {
+    const HANDLERS: usize = 50;
+    const MESSAGES: usize = 150;
+    let Some(ready) = ready().await else { return };
+    let (place, store) = (&ready.place, &ready.store);
+    place
+        .run(&format!(
+            "SELECT {{schema}}.inbox_record('h' || n % {HANDLERS}, n::text, 'k', NULL, NULL, '{{}}', '', NULL,
+                 NULL, 0, NULL, false, false)
+             FROM generate_series(1, {MESSAGES}) AS n"
+        ))
+        .await
+        .unwrap();
+    place
+        .run(
+            "UPDATE {schema}.inbox_done AS d
+             SET finished_at = d.finished_at - (1000 - m.id::integer) * interval '1 minute'
+             FROM {schema}.inbox_message AS m WHERE m.seq = d.seq",
+        )
+        .await
+        .unwrap();
+    let old = |limit| PurgeRequest::new(State::Processed, Duration::ZERO, limit).unwrap();
+    assert_eq!(store.drop_payloads(&old(40)).await.unwrap(), 40);
+    assert_eq!(store.drop_payloads(&old(1000)).await.unwrap(), 110);
+    assert_eq!(store.drop_payloads(&old(1000)).await.unwrap(), 0);
+    assert_eq!(store.purge(&old(10)).await.unwrap(), 10);
+    let expired = store.expired(&old(1000)).await.unwrap();
+    assert_eq!(expired.records.len(), MESSAGES - 10);
+    assert_eq!(expired.records[0].key.id.as_str(), "11");
+    assert_eq!(store.expired(&old(7)).await.unwrap().records.len(), 7);
+    assert_eq!(store.purge(&old(1000)).await.unwrap(), 140);
+    assert_eq!(store.purge(&old(1000)).await.unwrap(), 0);
+    check_consistent(&ready).await;
+}

@@ -520,3 +520,28 @@ async fn no_operation_reads_more_with_a_backlog_and_a_history() {
 async fn check_filled(measured: &Measured) {
     assert_eq!(measured.place.broken_rules().await, [""; 0]);
 }
+
+#[tokio::test]
+async fn a_purge_of_all_handlers_reads_messages_of_a_few_at_a_time() {
+    const HANDLERS: i64 = 200;
+    const OF_EACH: i64 = 100;
+    let Some(url) = shared_url() else { return };
+    let measured = Measured::new(&url).await;
+    measured
+        .place
+        .run(&format!(
+            "SELECT {{schema}}.inbox_record('h' || n % {HANDLERS}, n::text, 'k', NULL, NULL, '{{}}', '', NULL,
+                 NULL, 0, NULL, false, false)
+             FROM generate_series(1, {HANDLERS} * {OF_EACH}) AS n"
+        ))
+        .await
+        .unwrap();
+    // The first look at the inbox, too.
+    let one = PurgeRequest::new(State::Processed, Duration::ZERO, 1).unwrap();
+    assert_eq!(measured.store.purge(&one).await.unwrap(), 1);
+    let before = measured.counters().await;
+    let slices = PurgeRequest::new(State::Processed, Duration::ZERO, 300).unwrap();
+    assert_eq!(measured.store.purge(&slices).await.unwrap(), 300);
+    let read = measured.counters().await.rows - before.rows;
+    assert!(read < HANDLERS * OF_EACH, "{read}");
+}

@@ -99,6 +99,55 @@ async fn many_set_up(isolation: &str) {
     }
 }
 
+/// As when inboxes of other names are set up in it at the same time.
+#[tokio::test]
+async fn a_schema_that_another_process_is_making_is_waited_for() {
+    let Some(Ready { place, store }) = empty().await else {
+        return;
+    };
+    let mut other = connection(&place.url).await.unwrap();
+    let making = place.sql("BEGIN; CREATE SCHEMA {schema}");
+    let begun = sqlx::raw_sql(sqlx::AssertSqlSafe(making)).execute(&mut other);
+    begun.await.unwrap();
+    let creating = {
+        let store = store.clone();
+        tokio::spawn(async move { store.create().await })
+    };
+    wait_for_a_lock_wait(&place).await;
+    let committed = sqlx::raw_sql("COMMIT").execute(&mut other).await;
+    committed.unwrap();
+    creating.await.unwrap().unwrap();
+    assert!(store.exists().await.unwrap());
+    receives(&store).await;
+}
+
+/// A worker that has a table and asks for another is let go on, and not at the expense of either.
+#[tokio::test]
+async fn an_inbox_is_removed_beside_its_workers() {
+    let Some(Ready { place, store }) = empty().await else {
+        return;
+    };
+    store.create().await.unwrap();
+    let lock = |table: &str| {
+        let sql = format!("LOCK TABLE {{schema}}.inbox_{table} IN ROW EXCLUSIVE MODE");
+        sqlx::raw_sql(sqlx::AssertSqlSafe(place.sql(&sql)))
+    };
+    let mut worker = connection(&place.url).await.unwrap();
+    let begun = sqlx::raw_sql("BEGIN").execute(&mut worker).await;
+    begun.unwrap();
+    lock("tally").execute(&mut worker).await.unwrap();
+    let removing = {
+        let store = store.clone();
+        tokio::spawn(async move { store.remove().await })
+    };
+    wait_for_a_lock_wait(&place).await;
+    lock("message").execute(&mut worker).await.unwrap();
+    let committed = sqlx::raw_sql("COMMIT").execute(&mut worker).await;
+    committed.unwrap();
+    removing.await.unwrap().unwrap();
+    assert_eq!(store.version().await.unwrap(), None);
+}
+
 #[tokio::test]
 async fn the_ddl_text_sets_up_the_same() {
     for payload_type in [PayloadType::Bytea, PayloadType::Json, PayloadType::Jsonb] {

@@ -418,3 +418,34 @@ async fn subscribing_and_closing_end_on_a_server_that_says_nothing() {
     assert_eq!(error.effect(), Effect::None);
     tokio::time::timeout(FOR_EVER, store.close()).await.unwrap();
 }
+
+/// Neither the pool nor a connection for wake-ups outlives a close that comes while a subscription is being made.
+#[tokio::test]
+async fn closing_while_a_subscription_is_being_made_leaves_no_connection() {
+    let Some(silent) = Silent::new(|options| options).await else {
+        return;
+    };
+    // Connecting takes longer than the close.
+    let options = silent.place.options.clone().operation_timeout(FOR_EVER);
+    let name = fresh_name();
+    let connection = silent.connection().application_name(&name);
+    let store = PostgresStore::connect(options.connect_with(connection)).await;
+    let store = store.unwrap();
+    goes_on("nothing", &store).await;
+    silent.proxy.stall();
+    let handlers = [handler("h")];
+    let (subscribed, ()) = tokio::join!(store.subscribe(&handlers), async {
+        store.close().await;
+        silent.proxy.forward();
+    });
+    let error = subscribed.err().expect("the store is closed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.effect(), Effect::None, "{error}");
+    let connected =
+        format!("SELECT count(*) FROM pg_stat_activity WHERE application_name = '{name}'");
+    let started = Instant::now();
+    while silent.place.value::<i64>(&connected).await > 0 {
+        assert!(started.elapsed() < FOR_EVER, "a connection is left");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}

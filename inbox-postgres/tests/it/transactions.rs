@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     sync::{Arc, Mutex},
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use inbox_api::{
@@ -53,24 +53,6 @@ async fn write(
 
 async fn orders(place: &TestInbox) -> i64 {
     place.value("SELECT count(*) FROM {schema}.orders").await
-}
-
-/// Waits until some backend waits for a lock of another.
-async fn wait_for_a_lock_wait(place: &TestInbox) {
-    let started = Instant::now();
-    loop {
-        // By the name of this test's schema in the statement.
-        let sql = format!(
-            "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'
-             AND query LIKE '%{}%'",
-            place.schema.name
-        );
-        if place.value::<i64>(&sql).await > 0 {
-            return;
-        }
-        assert!(started.elapsed() < Duration::from_secs(20), "nobody waits");
-        tokio::time::sleep(Duration::from_millis(10)).await;
-    }
 }
 
 #[tokio::test]
