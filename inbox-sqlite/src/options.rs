@@ -7,6 +7,7 @@ use std::{
 
 use inbox_api::{
     Clock, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text, hide_password,
+    time_limit,
 };
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqliteSynchronous};
 use url::Url;
@@ -166,8 +167,8 @@ impl SqliteOptions {
     }
 
     /// The longest that one operation may take, from its call to its answer, waiting for a
-    /// connection and for other writers' locks included: 30 seconds unless set, at least one
-    /// millisecond. Past it the operation fails as `Unavailable`, with no effect if it was still
+    /// connection and for other writers' locks included: 30 seconds unless set, from a
+    /// millisecond to a day. Past it the operation fails as `Unavailable`, with no effect if it was still
     /// waiting, otherwise with an unknown one. A purge has it for each of its slices.
     ///
     /// What the operating system does not come back from, such as a write to a file system that
@@ -175,7 +176,7 @@ impl SqliteOptions {
     /// before that does.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout.max(Duration::from_millis(1));
+        self.operation_timeout = time_limit(timeout);
         self
     }
 

@@ -4,8 +4,8 @@
 use std::str::FromStr;
 
 use inbox_api::{
-    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Fingerprint, Headers, History, Invalid,
-    Key, Lease, Message, Record, Result, State, from_micros,
+    Attempts, Bytes, CorruptRow, Cursor, Error, ErrorKind, Fingerprint, HandlerName, Headers,
+    History, Invalid, Key, Lease, Message, Record, Result, State, from_micros,
 };
 use sqlx::{Row, sqlite::SqliteRow};
 
@@ -43,6 +43,12 @@ fn number(row: &SqliteRow, index: usize, name: &str) -> Decoded<u32> {
 
 fn blob(row: &SqliteRow, index: usize, name: &str) -> Decoded<Option<Bytes>> {
     Ok(column::<Option<&[u8]>>(row, index, name)?.map(Bytes::copy_from_slice))
+}
+
+fn handler(row: &SqliteRow, index: usize) -> Decoded<HandlerName> {
+    // Missing when there is no row of messages. The driver takes NULL for an empty text.
+    column::<Option<&str>>(row, index, "handler")?.ok_or("message is missing")?;
+    text(row, index, "handler")
 }
 
 fn headers(row: &SqliteRow, index: usize) -> Decoded<Headers> {
@@ -117,7 +123,7 @@ pub(crate) struct Candidate {
 
 pub(crate) fn read_candidate(row: &SqliteRow) -> Decoded<Candidate> {
     let mut message = Message::new(
-        text(row, 1, "handler")?,
+        handler(row, 1)?,
         text(row, 2, "id")?,
         text(row, 3, "kind")?,
         blob(row, 13, "payload")?.ok_or("payload is missing")?,
@@ -168,7 +174,7 @@ pub(crate) fn read_stored(row: &SqliteRow, now: i64) -> Decoded<Stored> {
         .map_err(|_| "payload length is out of range")?;
     let history = history(row, 25)?;
     let record = Record {
-        key: Key::new(text(row, 1, "handler")?, text(row, 2, "id")?),
+        key: Key::new(handler(row, 1)?, text(row, 2, "id")?),
         kind: text(row, 3, "kind")?,
         content_type: optional(row, 4, "content type")?,
         headers: headers(row, 5)?,

@@ -33,10 +33,10 @@ pub(crate) struct Statements {
     pub(crate) open: SqlStr,
     pub(crate) extend: SqlStr,
     pub(crate) settle_tokens: SqlStr,
-    pub(crate) list: ByStates,
-    pub(crate) list_newest: ByStates,
+    pub(crate) list: Paging,
+    pub(crate) list_newest: Paging,
     pub(crate) count: ByStates,
-    pub(crate) slice_select: ByStates,
+    pub(crate) slice_select: Paging,
     pub(crate) statistics: SqlStr,
     pub(crate) replay: SqlStr,
     pub(crate) replay_edit: SqlStr,
@@ -135,20 +135,100 @@ fn renumber(sql: &str, numbers: &[u8]) -> String {
     renumbered
 }
 
-/// One text for dead letters, which have their own index, and one for everything else.
+/// In which order messages are looked at.
+struct Order {
+    /// How a number compares with `?1`, behind which it is.
+    beyond: &'static str,
+    /// No more of the next messages than there are of all that is in the states asked for.
+    near: &'static str,
+}
+
+const OLDEST_FIRST: Order = Order {
+    beyond: ">",
+    near: "s.seq <= max(?1, (SELECT min(seq) FROM {inbox}_state)) + (\n    {unprocessed_count}\n)",
+};
+
+const NEWEST_FIRST: Order = Order {
+    beyond: "<",
+    near: "s.seq >= min(?1, (SELECT max(seq) FROM {inbox}_state)) - (\n    {unprocessed_count}\n)",
+};
+
+impl Order {
+    fn numbers(&self) -> String {
+        format!("s.seq {} ?1", self.beyond)
+    }
+
+    /// Those of the numbers that `subquery` gives, which SQLite sorts for it.
+    fn numbers_in(&self, subquery: &str) -> String {
+        let subquery = subquery.trim_end().replace("{beyond}", self.beyond);
+        format!("s.seq IN (\n    {subquery}\n)")
+    }
+}
+
+/// `template` for messages with these `numbers`.
+fn select(template: &str, numbers: &str, inbox: &InboxName) -> SqlStr {
+    let filter = include_str!("sql/filter.sql").trim_end();
+    let text = template
+        .replace("{numbers}", numbers)
+        .replace("{filter}", filter);
+    expand(&text, inbox)
+}
+
+/// One text for each group of states that indexes tell from the processed messages, which are most of an
+/// inbox, and one for everything else.
 #[derive(Debug)]
 pub(crate) struct ByStates {
     pub(crate) any: SqlStr,
     pub(crate) dead: SqlStr,
+    pub(crate) leased: SqlStr,
+    /// For any states but processed. Sorts the numbers of all that is in them.
+    pub(crate) unprocessed: SqlStr,
+}
+
+impl ByStates {
+    fn new(template: &str, order: &Order, inbox: &InboxName) -> Self {
+        let text = |numbers: &str| select(template, numbers, inbox);
+        let numbers = order.numbers();
+        Self {
+            any: text(&numbers),
+            dead: text(&format!("s.state = 3 AND {numbers}")),
+            leased: text(&order.numbers_in(include_str!("sql/leased.sql"))),
+            unprocessed: text(&order.numbers_in(include_str!("sql/unprocessed.sql"))),
+        }
+    }
+}
+
+/// What finds a page or a slice.
+#[derive(Debug)]
+pub(crate) struct Paging {
+    pub(crate) all: ByStates,
+    /// For any states but processed. Looks at no more of the next messages, in whatever state, than `unprocessed`
+    /// sorts. Most pages of a long backlog are full then, and are spared the sorting.
+    pub(crate) near: SqlStr,
+}
+
+impl Paging {
+    fn new(template: &str, order: &Order, inbox: &InboxName) -> Self {
+        let near = format!("{} AND {}", order.numbers(), order.near);
+        Self {
+            all: ByStates::new(template, order, inbox),
+            near: select(template, &near, inbox),
+        }
+    }
 }
 
 /// `template` for the inbox of that name. In the templates, `{inbox}` stands for the name, `{columns}`
-/// for what `rows::read_stored` reads, `{expired}` for `expired.sql`, `{kept}` for how many entries of
-/// a history are kept, and `{filter}` for the conditions of `filter.sql`.
+/// for what `rows::read_stored` reads, `{expired}` and `{unprocessed_count}` for the files of these names, `{kept}`
+/// for how many entries of a history are kept, and, in those that select by a filter, `{filter}` for the conditions
+/// of `filter.sql` and `{numbers}` for which sequence numbers are looked at.
 pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
     AssertSqlSafe(std::sync::Arc::<str>::from(
         template
             .replace("{expired}", include_str!("sql/expired.sql").trim_end())
+            .replace(
+                "{unprocessed_count}",
+                include_str!("sql/unprocessed_count.sql").trim_end(),
+            )
             .replace("{columns}", include_str!("sql/columns.sql").trim_end())
             .replace("{kept}", &History::KEPT.to_string())
             .replace("{inbox}", inbox.as_str()),
@@ -159,13 +239,6 @@ pub(crate) fn expand(template: &str, inbox: &InboxName) -> SqlStr {
 impl Statements {
     pub(crate) fn new(inbox: &InboxName) -> Self {
         let plain = |template: &str| expand(template, inbox);
-        let by_states = |template: &str| {
-            let filter = include_str!("sql/filter.sql").trim_end();
-            ByStates {
-                any: plain(&template.replace("{filter}", filter)),
-                dead: plain(&template.replace("{filter}", &format!("s.state = 3 AND {filter}"))),
-            }
-        };
         let signed = |template: &str, kind: &str| {
             let history = include_str!("sql/signed.sql").trim_end();
             plain(&template.replace("{signed}", &history.replace("{kind}", kind)))
@@ -187,10 +260,10 @@ impl Statements {
             open: open(),
             extend: plain(include_str!("sql/extend.sql")),
             settle_tokens: plain(include_str!("sql/settle_tokens.sql")),
-            list: by_states(include_str!("sql/list.sql")),
-            list_newest: by_states(include_str!("sql/list_newest.sql")),
-            count: by_states(include_str!("sql/count.sql")),
-            slice_select: by_states(include_str!("sql/slice_select.sql")),
+            list: Paging::new(include_str!("sql/list.sql"), &OLDEST_FIRST, inbox),
+            list_newest: Paging::new(include_str!("sql/list_newest.sql"), &NEWEST_FIRST, inbox),
+            count: ByStates::new(include_str!("sql/count.sql"), &OLDEST_FIRST, inbox),
+            slice_select: Paging::new(include_str!("sql/slice_select.sql"), &OLDEST_FIRST, inbox),
             statistics: plain(include_str!("sql/statistics.sql")),
             replay: signed(
                 include_str!("sql/replay.sql"),
@@ -228,15 +301,15 @@ mod tests {
         rows.iter().map(|row| row.get(3)).collect()
     }
 
-    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, the others are
-    /// what a subquery gave.
+    /// Lines that read a whole table or index of the inbox. `n` is the table of counts, as it is by its name, the
+    /// others are what a subquery gave.
     fn scans(plan: &[String]) -> Vec<&String> {
         plan.iter()
             .filter(|line| line.starts_with("SCAN"))
             .filter(|line| !line.contains("VIRTUAL TABLE") && !line.contains("CONSTANT ROW"))
             .filter(|line| !line.contains("VALUES CLAUSE"))
             .filter(|line| {
-                let given = ["n", "c", "due", "first_due", "run", "e"];
+                let given = ["n", "inbox_count", "c", "due", "first_due", "run", "e"];
                 !given.iter().any(|name| **line == format!("SCAN {name}"))
             })
             .collect()
@@ -245,6 +318,20 @@ mod tests {
     /// Nothing of other handlers, of other states, younger, or without content where that is asked for.
     const FINAL: &str =
         "INDEX inbox_final (handler=? AND state=? AND has_content=? AND finished_at<?)";
+
+    const LEASED: &[&str] = &[
+        "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+        "INDEX inbox_leased (handler=? AND lease_until>?)",
+    ];
+
+    const UNPROCESSED: &[&str] = &[
+        "SEARCH s USING INTEGER PRIMARY KEY (rowid=?)",
+        "INDEX inbox_claim (handler=?)",
+        "INDEX inbox_open (handler=? AND ordering_key>?)",
+        "INDEX inbox_final (handler=? AND state=?)",
+    ];
+
+    const NEAR: &[&str] = &["SEARCH s USING INTEGER PRIMARY KEY (rowid>? AND rowid<?)"];
 
     async fn set_up(inbox: &InboxName) -> SqliteConnection {
         let options = SqliteConnectOptions::new().in_memory(true);
@@ -307,13 +394,24 @@ mod tests {
             (&s.settle_tokens, &["INTEGER PRIMARY KEY"]),
             (&s.drop_payloads, &["INTEGER PRIMARY KEY"]),
             (&s.drop_results, &["INTEGER PRIMARY KEY"]),
-            (&s.list.any, &["rowid>?"]),
-            (&s.list.dead, &["INDEX inbox_dead"]),
-            (&s.list_newest.any, &["rowid<?"]),
-            (&s.list_newest.dead, &["INDEX inbox_dead"]),
+            (&s.list.all.any, &["rowid>?"]),
+            (&s.list.all.dead, &["INDEX inbox_dead"]),
+            (&s.list.all.leased, LEASED),
+            (&s.list.all.unprocessed, UNPROCESSED),
+            (&s.list.near, NEAR),
+            (&s.list_newest.all.any, &["rowid<?"]),
+            (&s.list_newest.all.dead, &["INDEX inbox_dead"]),
+            (&s.list_newest.all.leased, LEASED),
+            (&s.list_newest.all.unprocessed, UNPROCESSED),
+            (&s.list_newest.near, NEAR),
             (&s.count.dead, &["INDEX inbox_dead"]),
-            (&s.slice_select.any, &["rowid>?"]),
-            (&s.slice_select.dead, &["INDEX inbox_dead"]),
+            (&s.count.leased, LEASED),
+            (&s.count.unprocessed, UNPROCESSED),
+            (&s.slice_select.all.any, &["rowid>?"]),
+            (&s.slice_select.all.dead, &["INDEX inbox_dead"]),
+            (&s.slice_select.all.leased, LEASED),
+            (&s.slice_select.all.unprocessed, UNPROCESSED),
+            (&s.slice_select.near, NEAR),
             (
                 &s.statistics,
                 &[
@@ -362,7 +460,17 @@ mod tests {
         let inbox = InboxName::default();
         let mut connection = set_up(&inbox).await;
         let s = Statements::new(&inbox);
-        for sql in [&s.list.any, &s.list.dead, &s.slice_select.dead] {
+        let (list, newest, slice) = (&s.list.all, &s.list_newest.all, &s.slice_select.all);
+        for sql in [
+            &list.any,
+            &list.dead,
+            &list.leased,
+            &list.unprocessed,
+            &newest.leased,
+            &newest.unprocessed,
+            &slice.dead,
+            &slice.unprocessed,
+        ] {
             let lines = plan(&mut connection, sql.as_str()).await;
             assert!(
                 !lines.iter().any(|line| line.contains("TEMP B-TREE")),

@@ -228,7 +228,15 @@ fn cannot_open(path: &Path, error: sqlx::Error) -> Error {
     match std::fs::File::create_new(probe) {
         Ok(_) => {
             let _ = std::fs::remove_file(probe);
-            refusal(ErrorKind::Unavailable, path, "cannot be opened").with_source(error)
+            let (kind, reason) = match path.is_file() {
+                // Whose permissions the system does not tell without opening it.
+                true => (
+                    ErrorKind::Denied,
+                    "cannot be opened; may this user read and write it, and those next to it (-wal, -shm)?",
+                ),
+                false => (ErrorKind::Unavailable, "cannot be opened"),
+            };
+            refusal(kind, path, reason).with_source(error)
         }
         Err(why) => {
             let kind = match why.kind() {

@@ -81,12 +81,10 @@ async fn list_page(
     let mut limited = Limited::new(database.reader(until).await?, until).await?;
     let selection = Selection::new(filter, database.now());
     // One more than asked for tells whether there is a next page.
+    let connection = &mut limited.connection;
     let mut returned = selection
-        .bind(selection.text(texts), beyond, i64::from(limit) + 1)
-        .bind(page.with_payload)
-        .fetch_all(&mut *limited.connection)
-        .await
-        .map_err(failed)?;
+        .page(connection, texts, beyond, limit + 1, page.with_payload)
+        .await?;
     limited.give_back();
     let more = returned.len() > limit as usize;
     returned.truncate(limit as usize);
@@ -103,7 +101,7 @@ pub(crate) async fn count(database: &Database, filter: &Filter) -> Result<u64> {
         let mut limited = Limited::new(database.reader(until).await?, until).await?;
         let selection = Selection::new(filter, database.now());
         let row = selection
-            .bind(selection.text(&database.statements.count), 0, 0)
+            .count(&database.statements.count)
             .fetch_one(&mut *limited.connection)
             .await
             .map_err(failed)?;

@@ -144,16 +144,10 @@ async fn attempt(
     let Some(selection) = change.selection(filter, database.now()) else {
         return Ok(NOTHING);
     };
+    let texts = &database.statements.slice_select;
     let found = selection
-        .bind(
-            selection.text(&database.statements.slice_select),
-            beyond,
-            i64::from(limit),
-        )
-        .bind(change.needs_payload)
-        .fetch_all(&mut *transaction)
-        .await
-        .map_err(failed)?;
+        .page(&mut transaction, texts, beyond, limit, change.needs_payload)
+        .await?;
     let sequences = found
         .iter()
         .map(rows::seq)

@@ -1,4 +1,4 @@
 -- Parameters as in list.sql, but for the limit.
 SELECT count(*)
 FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
-WHERE s.seq > ?1 AND {filter}
+WHERE {numbers} AND {filter}

@@ -5,6 +5,6 @@
 -- that block their ordering key, ?21 with payload, result and history.
 SELECT {columns}, iif(?21, m.payload, NULL), iif(?21, s.result, NULL), iif(?21, s.history, NULL)
 FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
-WHERE s.seq > ?1 AND {filter}
+WHERE {numbers} AND {filter}
 ORDER BY s.seq
 LIMIT ?2

@@ -2,7 +2,7 @@
 -- still be there.
 SELECT s.seq
 FROM {inbox}_state AS s CROSS JOIN {inbox}_message AS m ON m.seq = s.seq
-WHERE s.seq > ?1 AND {filter}
+WHERE {numbers} AND {filter}
   AND (NOT ?21 OR m.payload_bytes IS NOT NULL)
 ORDER BY s.seq
 LIMIT ?2

@@ -343,10 +343,15 @@ async fn corrupt_rows_are_set_aside_and_stop_nobody() {
         );
 
         let expired = PurgeRequest::new(State::Dead, Duration::ZERO, 10).unwrap();
-        if !gone {
-            let listing = store.expired(&expired).await.unwrap();
-            assert_eq!(listing.records.len() + listing.corrupt.len(), 1, "{sql}");
+        let listing = store.expired(&expired).await.unwrap();
+        assert_eq!(listing.records.len() + listing.corrupt.len(), 1, "{sql}");
+        if gone {
+            assert!(listing.corrupt[0].place.contains("seq 2"), "{listing:?}");
+            assert_eq!(listing.corrupt[0].reason, "message is missing");
         }
+        store.drop_payloads(&expired).await.unwrap();
+        let again = store.drop_payloads(&expired).await.unwrap();
+        assert_eq!(again, 0, "nothing is found twice: {sql}");
         assert_eq!(store.purge(&expired).await.unwrap(), 1, "{sql}");
         let left = store.statistics().await.unwrap();
         assert_eq!(left.count(State::Dead), 0, "{sql}");

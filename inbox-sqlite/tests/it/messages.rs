@@ -3,8 +3,10 @@
 use std::time::Duration;
 
 use inbox_api::{
-    Bytes, Due, Headers, Kind, Message, MessageId, Operate, Outcome, Receipt, Settled, State, Store,
+    AfterDead, Bytes, Due, Filter, Headers, Intervention, Kind, Message, MessageId, Operate,
+    Outcome, Page, Receipt, Record, Settled, State, Store,
 };
+use inbox_sqlite::SqliteStore;
 
 use crate::common::*;
 
@@ -89,4 +91,79 @@ async fn a_claim_takes_what_is_due_for_longest_of_all_handlers() {
         .map(|leased| leased.message.id().as_str())
         .collect();
     assert_eq!(ids, ["first", "second", "third", "fourth"]);
+}
+
+/// Messages in each state, in no order, with leases that have run out among those that are pending.
+async fn mix(inbox: &TestInbox) {
+    let store = &inbox.store;
+    let batch: Vec<_> = (0..60)
+        .map(|n| match n % 2 {
+            0 => message(&n.to_string()),
+            _ => ordered(&n.to_string(), &format!("key {}", n % 3)),
+        })
+        .collect();
+    store.receive(&batch).await.unwrap();
+    for discarded in ["12", "21", "40"] {
+        let intervention = store.discard(&key(discarded)).await.unwrap();
+        assert_eq!(intervention, Intervention::Done);
+    }
+    for (n, leased) in claim(store, 16).await.iter().enumerate() {
+        let outcome = match n % 5 {
+            3 => dead(AfterDead::Block),
+            4 => retry(Duration::from_secs(3600)),
+            _ => processed(),
+        };
+        settle(store, &leased.lease, outcome).await;
+    }
+    assert_eq!(claim(store, 6).await.len(), 6);
+    inbox.clock.advance(LEASE);
+    assert_eq!(claim(store, 3).await.len(), 3);
+}
+
+async fn list_all(store: &SqliteStore, filter: &Filter, newest_first: bool) -> Vec<Record> {
+    let mut records = Vec::new();
+    let mut page = Page {
+        newest_first,
+        ..Page::first(5)
+    };
+    loop {
+        let listing = store.list(filter, &page).await.unwrap();
+        records.extend(listing.records);
+        match listing.next {
+            Some(next) => page.after = Some(next),
+            None => return records,
+        }
+    }
+}
+
+#[tokio::test]
+async fn lists_of_some_states_are_parts_of_the_whole_list() {
+    let inbox = test_inbox().await;
+    let store = &inbox.store;
+    mix(&inbox).await;
+    let statistics = store.statistics().await.unwrap();
+    for state in State::ALL {
+        assert!(statistics.count(state) > 0, "{state}");
+    }
+    for newest_first in [false, true] {
+        let whole = list_all(store, &Filter::default(), newest_first).await;
+        assert_eq!(whole.len(), 60);
+        for some in 1..1 << State::ALL.len() {
+            let is_asked = |place: &usize| (some >> place) & 1 == 1;
+            let places = (0..State::ALL.len()).filter(is_asked);
+            let filter = Filter {
+                states: places.map(|place| State::ALL[place]).collect(),
+                ..Filter::default()
+            };
+            let part: Vec<_> = whole
+                .iter()
+                .filter(|record| filter.states.contains(&record.state))
+                .cloned()
+                .collect();
+            let listed = list_all(store, &filter, newest_first).await;
+            assert_eq!(listed, part, "{:?}", filter.states);
+            let counted = store.count(&filter).await.unwrap();
+            assert_eq!(counted, part.len() as u64, "{:?}", filter.states);
+        }
+    }
 }
