@@ -10,7 +10,7 @@ use std::{
 
 use inbox_api::{Effect, ErrorKind, Result};
 use sqlx::MySqlConnection;
-use tokio::time::Instant;
+use tokio::{sync::Mutex, time::Instant};
 
 use crate::{
     claim_cursor::ClaimCursor,
@@ -43,6 +43,8 @@ pub(crate) struct Inner {
     has_procedures: AtomicBool,
     /// Counts operations that add to the tally.
     pub(crate) tallied: AtomicU32,
+    /// Held while a long tally is summed up.
+    pub(crate) compacting: Mutex<()>,
 }
 
 impl Inner {
@@ -57,6 +59,7 @@ impl Inner {
             has_procedures: AtomicBool::new(false),
             // Processes that do little each, and many at once, take their turns.
             tallied: AtomicU32::new(fastrand::u32(..)),
+            compacting: Mutex::new(()),
         }
     }
 

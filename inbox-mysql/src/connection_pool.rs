@@ -268,9 +268,16 @@ impl ConnectionPool {
 
     fn guarded(&self, held: Held<MySql>) -> ConnectionGuard<'_> {
         ConnectionGuard {
-            connections: &self.connections,
+            pool: self,
+            since: Instant::now(),
             held: Some(held),
         }
+    }
+
+    /// Whether a server has refused to write since then.
+    fn was_refused_since(&self, time: Instant) -> bool {
+        let own = self.own.as_ref();
+        own.is_some_and(|own| own.may_be_refused(Some(time)))
     }
 
     /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection. Where the server
@@ -340,15 +347,20 @@ pub(crate) fn too_late() -> Error {
 /// A connection that is closed when a script on it did not come to its end: the server then rolls back
 /// what is open.
 pub(crate) struct ConnectionGuard<'a> {
-    connections: &'a AtHand<MySql>,
+    pool: &'a ConnectionPool,
+    /// When it was taken.
+    since: Instant,
     held: Option<Held<MySql>>,
 }
 
 impl ConnectionGuard<'_> {
-    /// All has gone well: the next operation may have it.
+    /// All has gone well: the next operation may have it, unless a server has refused to write meanwhile. Then the pool
+    /// looks whether it is to be closed.
     pub(crate) fn release(mut self) {
-        if let Some(held) = self.held.take() {
-            self.connections.release(held);
+        if self.pool.was_refused_since(self.since) {
+            self.give_back();
+        } else if let Some(held) = self.held.take() {
+            self.pool.connections.release(held);
         }
     }
 
@@ -356,7 +368,7 @@ impl ConnectionGuard<'_> {
     /// again behind others.
     pub(crate) fn give_back(mut self) {
         if let Some(held) = self.held.take() {
-            self.connections.give_back(held.into_inner());
+            self.pool.connections.give_back(held.into_inner());
         }
     }
 

@@ -105,7 +105,7 @@ fn telling(number: u16, message: &str) -> u16 {
 
 fn map(error: sqlx::Error, when_lost: Effect) -> Error {
     let (kind, context, effect) = match (number(&error), error.as_database_error()) {
-        (Some(number), Some(error)) => of_server(telling(number, error.message())),
+        (Some(number), Some(error)) => of_server(number, error.message()),
         _ => of_driver(&error),
     };
     let effect = match effect {
@@ -117,9 +117,20 @@ fn map(error: sqlx::Error, when_lost: Effect) -> Error {
         .with_source(error)
 }
 
-fn of_server(number: u16) -> (ErrorKind, Cow<'static, str>, Effect) {
+fn of_server(number: u16, message: &str) -> (ErrorKind, Cow<'static, str>, Effect) {
+    let number = telling(number, message);
     match server_errors::meaning(number) {
-        Some((kind, effect, context)) => (kind, context.into(), effect),
+        Some((kind, effect, context)) => {
+            let denied = match kind {
+                ErrorKind::Denied => server_errors::what_is_denied(message),
+                _ => None,
+            };
+            let context = match denied {
+                Some(what) => format!("{context}: {what}").into(),
+                None => context.into(),
+            };
+            (kind, context, effect)
+        }
         None => {
             let context = format!("server error {number}").into();
             (ErrorKind::Other, context, Effect::None)
@@ -213,23 +224,23 @@ mod tests {
             (1062, "#sql", ErrorKind::Corrupt),
         ] {
             let message = format!("Index for table '{table}' is corrupt; try to repair it");
-            let (found, _, effect) = of_server(telling(number, &message));
+            let (found, _, effect) = of_server(number, &message);
             assert_eq!((found, effect), (kind, Effect::None), "{number} {table}");
         }
     }
 
     #[test]
     fn an_update_that_was_given_up_is_an_outage() {
-        let (kind, _, effect) = of_server(telling(UNKNOWN_ERROR, GIVEN_UP));
+        let (kind, _, effect) = of_server(UNKNOWN_ERROR, GIVEN_UP);
         assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown));
-        let (kind, _, _) = of_server(telling(UNKNOWN_ERROR, "Unknown error"));
+        let (kind, _, _) = of_server(UNKNOWN_ERROR, "Unknown error");
         assert_eq!(kind, ErrorKind::Other);
     }
 
     #[test]
     fn a_proxy_without_a_server_is_an_outage() {
         for number in [2003, 2013, 9001] {
-            let (kind, _, effect) = of_server(telling(number, "Lost connection to MySQL server"));
+            let (kind, _, effect) = of_server(number, "Lost connection to MySQL server");
             assert_eq!((kind, effect), (ErrorKind::Unavailable, Effect::Unknown));
         }
     }

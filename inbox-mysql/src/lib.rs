@@ -26,6 +26,13 @@
 //! `innodb_flush_log_at_trx_commit=1` (the default) and, where there is a binary log,
 //! `sync_binlog=1`. With asynchronous replication a failover may lose what was answered last.
 //!
+//! With semi-synchronous replication a fail-over loses nothing that was answered, as long as a replica answers in time
+//! (the servers go on without it otherwise). Set the wait point to `AFTER_SYNC`
+//! (`rpl_semi_sync_master_wait_point` on MariaDB, `rpl_semi_sync_source_wait_point` on MySQL, where it is the default).
+//! With `AFTER_COMMIT`, MariaDB's default, others see a commit before a replica has it. An answer that rests on it (a
+//! duplicate, a repeated settlement, busy) then has a commit of its own on MariaDB, which waits for a replica too. On
+//! MySQL it has none, and may be lost with what it rests on.
+//!
 //! # Transactional use
 //! The inbox's tables live with the application's own, so the record of a message and the
 //! handler's writes commit together. The transaction may come from [`open`] or from the
@@ -147,7 +154,8 @@
 //!   each such key, which names its head and is its lock. Messages without an ordering key do not
 //!   touch either.
 //! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
-//!   now and then an operation sums some of them up.
+//!   one of two hundred looks whether there are twice as many as handlers, and sums them up then. What is more than
+//!   one short transaction does that in the background.
 //! - `inbox_paused` names the handlers of which nothing is claimed. A claim looks there by key, in the
 //!   statement that selects.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and the

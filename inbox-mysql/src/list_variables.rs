@@ -67,13 +67,18 @@ pub(crate) fn add_for_seqs(
     file: &[Template],
 ) -> Vec<usize> {
     let lists = seqs.chunks(most_numbers(context)).map(|some| {
-        let mut set = Statement::new("SET @inbox_seqs = '[");
-        for (n, seq) in some.iter().enumerate() {
-            set.push(if n == 0 { "" } else { "," }).number(*seq);
-        }
-        set.push("]'");
-        script.add(set);
+        script.add(set_numbers("@inbox_seqs", some));
         script.all(file)
     });
     lists.collect()
+}
+
+/// `SET` of a session variable to a list of numbers.
+pub(crate) fn set_numbers(variable: &str, numbers: &[i64]) -> Statement {
+    let mut set = Statement::new(format!("SET {variable} = '["));
+    for (n, number) in numbers.iter().enumerate() {
+        set.push(if n == 0 { "" } else { "," }).number(*number);
+    }
+    set.push("]'");
+    set
 }

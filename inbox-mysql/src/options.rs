@@ -4,7 +4,7 @@ use std::{collections::HashSet, time::Duration};
 
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
-    hide_password,
+    hide_password, time_limit,
 };
 use sqlx::{
     ConnectOptions as _,
@@ -249,14 +249,14 @@ impl MySqlOptions {
     }
 
     /// The longest that one operation may take, from its call to its answer, waiting for a
-    /// connection included: 30 seconds unless set, at least a millisecond. Past it the connection
+    /// connection included: 30 seconds unless set, from a millisecond to a day. Past it the connection
     /// is closed, the operation fails as `Unavailable` with effect unknown (effect none if nothing
     /// had been sent), and the next call uses another connection. Of a purge, it is each slice's.
     ///
     /// In a transaction of the caller's pool, the connection is the driver's to close.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout.max(Duration::from_millis(1));
+        self.operation_timeout = time_limit(timeout);
         self
     }
 

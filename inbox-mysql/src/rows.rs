@@ -132,6 +132,9 @@ pub(crate) struct Stored {
 
 pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
     let seq = column(row, 0, "seq")?;
+    if is_null(row, 1) {
+        return Err("message is missing".into());
+    }
     let stored_state = column::<Option<i64>>(row, 9, "state")?
         .and_then(State::from_code)
         .ok_or("state is out of range")?;

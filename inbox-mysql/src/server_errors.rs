@@ -46,6 +46,13 @@ pub(crate) fn meaning(number: u16) -> Option<(ErrorKind, Effect, &'static str)> 
     Some((class.kind, class.effect, class.context))
 }
 
+/// Which privilege is missing, and for what, where the server says so in English. The user's name is left out.
+pub(crate) fn what_is_denied(message: &str) -> Option<String> {
+    let (privilege, rest) = message.split_once(" command denied to user ")?;
+    let (_, object) = rest.rsplit_once(" for ")?;
+    Some(format!("{privilege} for {object}"))
+}
+
 /// Whether a server that answers so takes no writes for now, or nothing at all: one that was the primary before a
 /// fail-over, or a node that is cut off from its cluster. Behind the address may be another server by now.
 pub(crate) fn refuses_writes(number: u16) -> bool {
@@ -320,6 +327,18 @@ mod tests {
     use std::collections::HashSet;
 
     use super::*;
+
+    #[test]
+    fn the_privilege_is_named_and_the_user_is_not() {
+        let message =
+            "SELECT command denied to user 'app'@'db.example' for table `shop`.`inbox_messages`";
+        let expected = "SELECT for table `shop`.`inbox_messages`";
+        assert_eq!(what_is_denied(message).as_deref(), Some(expected));
+        let routine = "execute command denied to user 'app'@'%' for routine 'shop.inbox_compact'";
+        let expected = "execute for routine 'shop.inbox_compact'";
+        assert_eq!(what_is_denied(routine).as_deref(), Some(expected));
+        assert_eq!(what_is_denied("Access denied for user 'app'@'%'"), None);
+    }
 
     /// Every number, as a caller has to take it.
     const EXPECTED: &[(ErrorKind, Effect, &[u16])] = &[

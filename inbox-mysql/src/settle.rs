@@ -48,15 +48,10 @@ pub(crate) async fn settle(
     let newest = if unclear.is_empty() {
         HashMap::new()
     } else {
-        // Rare: what tells a repetition from a lost lease.
-        let mut script = connection.script(Access::Read);
-        let places = add_for_seqs(context, &mut script, &unclear, &context.sql.settle_newest);
-        let answers = connection
-            .run(Access::Read, script)
+        look_for_newest(connection, &unclear)
             .await
             // The others are settled by now.
-            .map_err(|error| error.with_effect(Effect::Unknown))?;
-        newest_tokens(&answers, &places).map_err(failed)?
+            .map_err(|error| error.with_effect(Effect::Unknown))?
     };
     compact_sometimes(connection).await;
     Ok(settling.answers(settlements, &applied, &newest))
@@ -163,6 +158,16 @@ async fn find_free(connection: Connection<'_>, endings: &[Ending<'_>]) -> Result
         free.extend(endings.iter().filter(is_free).map(|ending| ending.row.seq));
     }
     Ok(free)
+}
+
+/// Rare: the newest tokens of these messages, which tell a repetition from a lost lease.
+async fn look_for_newest(connection: Connection<'_>, seqs: &[i64]) -> Result<HashMap<i64, i64>> {
+    let sql = &connection.context.sql;
+    let mut script = connection.script(Access::Write);
+    let places = add_for_seqs(connection.context, &mut script, seqs, &sql.settle_newest);
+    script.all(&sql.rest_on_others);
+    let answers = connection.run(Access::Write, script).await?;
+    newest_tokens(&answers, &places).map_err(failed)
 }
 
 /// The newest tokens of `settle_newest.sql`.

@@ -37,18 +37,17 @@ fn values(ending: &Ending<'_>, secrecy: Secrecy) -> Arguments {
 /// In its own transaction: by a call where there is the procedure, and otherwise in a packet.
 pub(crate) async fn settle(connection: Connection<'_>, ending: &Ending<'_>) -> Result<Applied> {
     let context = connection.context;
-    let mut arguments = values(ending, connection.secrecy());
+    let secrecy = connection.secrecy();
+    let mut arguments = values(ending, secrecy);
     let offset = context.options.clock.micros();
     arguments.push(("offset", Statement::of_number(offset)));
     let called = connection.call(&context.sql.settle_procedure, &arguments);
     let (answers, at) = match called.await? {
         Some(answers) => (answers, 0),
         None => {
-            let mut values = arguments;
-            values.push(("time", Statement::new(context.now())));
             let mut script = connection.script_without_time();
-            let file = &context.sql.settle_one;
-            let at = script.fill(file, &values) + file.len() - 1;
+            add(context, &mut script, ending, secrecy);
+            let at = script.changed();
             (connection.run(Access::Write, script).await?, at)
         }
     };
@@ -78,11 +77,11 @@ pub(crate) async fn settle_in(
     applied(ending, &answers, at)
 }
 
-/// Adds the settlement for a caller's transaction. Its last statement changes a row if the lease stands.
+/// Adds the settlement. Its last statement changes a row if the lease stands.
 pub(crate) fn add(context: &Context, script: &mut Script, ending: &Ending<'_>, secrecy: Secrecy) {
     let mut values = values(ending, secrecy);
     values.push(("time", Statement::new(context.now())));
-    // Its answer also counts what was settled before, and committed with another's writes.
+    // The procedure's answer. A script's may be read in another packet.
     let statements = context.sql.settle_one.split_last();
     script.fill(statements.map_or(&[], |(_, rest)| rest), &values);
 }

@@ -64,6 +64,21 @@ const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */
 /// Microseconds since 1970, whatever the session's time zone.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
 
+/// Whether what others commit is seen here before the replicas have it, as with MariaDB's default of semi-synchronous
+/// replication. An answer that rests on others' writes then needs a commit that waits for the replicas as theirs do,
+/// and so a row to commit. Asked each time, since another server may be behind the address by now. MySQL takes what is
+/// made of it for a comment, which is why no value may stand in there.
+macro_rules! seen_early {
+    ($before:literal) => {
+        concat!(
+            "/*M! ",
+            $before,
+            " (@@GLOBAL.rpl_semi_sync_master_enabled \
+             AND @@GLOBAL.rpl_semi_sync_master_wait_point = 'AFTER_COMMIT') */"
+        )
+    };
+}
+
 /// Ends a query that may answer with several rows, or lock them. Without a limit that of the session counts
 /// (`sql_select_limit`), which may be the server's default; and a caller's session keeps what it is set to.
 pub(crate) const ALL_ROWS: &str = "LIMIT 18446744073709551615";
@@ -117,6 +132,7 @@ statements! {
     receive_one receive_count receive_list receive_known receive_fingerprints
     claim claim_queue claim_queue_from claim_lease claim_rows claim_rows_again claim_missed claim_due
     extend extend_ends
+    rest_on_others
     settle_keys settle_keys_now settle_lock settle_count settle_processed settle_one settle_simple settle_simple_count settle_simple_delete settle_result settle_drop settle_dead settle_close settle_delete settle_back settle_free settle_newest
     begin begin_lock begin_one
     record record_find record_delete record_drop
@@ -132,15 +148,15 @@ statements! {
     pause resume paused_list
     discard_lock discard
     sign
-    final_handlers final_range
-    purge_select purge_keys purge_lock purge_dead purge_done
+    final_handlers final_range final_ranges
+    purge_keys purge_lock purge_dead purge_done
     drop_content
     expired
     statistics
     lock_keys
     unclaim_heads
     promote_key_heads
-    compact_counters
+    compact_look compact_counters
 }
 
 /// Statements about the messages that a receive has stored. `{stored}` in their files says which, and
@@ -209,6 +225,11 @@ impl Names {
             ("agg", AGGREGATE.to_owned()),
             ("now", NOW.to_owned()),
             ("all_rows", ALL_ROWS.to_owned()),
+            ("or_seen_early", seen_early!("OR").to_owned()),
+            (
+                "and_if_seen_early",
+                seen_early!("UNION ALL SELECT '-', 0, 0, 0, 0 FROM DUAL WHERE").to_owned(),
+            ),
             ("past_attempt", past_attempt),
             ("kept_entries", kept),
         ];
@@ -328,9 +349,10 @@ mod tests {
     }
 
     /// Files with queries that answer with one row.
-    const ONE_ROW: [&str; 12] = [
+    const ONE_ROW: [&str; 13] = [
         "begin_one",
         "claim_missed",
+        "compact_look",
         "count",
         "count_selected",
         "get",

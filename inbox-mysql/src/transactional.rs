@@ -230,6 +230,7 @@ async fn receive_in(mut step: Step<'_>, messages: &[Message]) -> Result<Vec<Rece
     let context = step.context();
     let mut script = step.script();
     let (places, keys) = add_look_for_keys(context, &mut script, messages);
+    script.all(&context.sql.rest_on_others);
     transaction_step::end_if_known(&mut script, keys);
     let answers = step.go_on(script).await?;
     let known = Fingerprints::read(&answers, &places).map_err(failed)?;

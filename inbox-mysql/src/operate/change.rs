@@ -137,7 +137,7 @@ pub(super) async fn change_slice<C: Change>(
     let lead = Lead::of(&states);
     let mut conditions = lead.seq();
     conditions.push(" > ").number(beyond).push(C::CONDITION);
-    push_filter(&mut conditions, filter, &states);
+    push_filter(&mut conditions, lead, filter, &states);
     let values = [
         ("seq", lead.seq()),
         ("lead", lead.tables(context)),

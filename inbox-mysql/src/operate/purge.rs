@@ -1,7 +1,7 @@
 //! Retention: final messages are deleted, or lose their content, a transaction for some hundreds at a time,
 //! so that its locks are short.
 
-use std::{sync::Arc, time::Instant};
+use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc, time::Instant};
 
 use inbox_api::{Key, Listing, PurgeRequest, Result, State, duration_micros};
 use sqlx::Row as _;
@@ -11,19 +11,19 @@ use crate::{
     connection::{Connection, Inner},
     context::Context,
     error::failed,
-    list_variables::{most_names, set_names},
+    list_variables::{most_names, most_numbers, set_names, set_numbers},
     multi_statement::{Access, Script},
     statement::Statement,
 };
 
 /// The most rows of one transaction.
 const SLICE: u32 = 500;
-/// The most rows that a selection locks, of which a slice is taken. Each range may have all of it.
-const MOST_LOCKED: u32 = 5000;
-/// The least of a slice, however many ranges there are.
-const LEAST: u32 = 10;
-/// Of so many handlers at a time, the longest-finished messages come first.
-const HANDLERS: usize = 250;
+/// The most entries of the index that are read at once, of all ranges together.
+const MOST_READ: usize = 50_000;
+/// The least and the most of one range.
+const OF_RANGE: (usize, usize) = (10, 5000);
+/// The most ranges of one statement.
+const RANGES: usize = 500;
 
 /// What is taken from final messages.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -54,25 +54,178 @@ pub(super) async fn drop_payloads(inner: &Arc<Inner>, request: &PurgeRequest) ->
 async fn take_in_slices(inner: &Arc<Inner>, request: &PurgeRequest, taken: Taken) -> Result<u64> {
     let mut changed = 0;
     let mut left = request.limit();
-    let handlers = handlers(Connection::new(inner), request).await?;
-    for some in handlers.chunks(HANDLERS) {
-        while left > 0 {
-            let ranges = some.len() * taken.kept().len();
-            let limit = left.min(slice_size(&inner.context, ranges));
-            let started = Instant::now();
-            let slice = take_slice(Connection::new(inner), request, some, taken, limit).await;
-            let slice = slice.map_err(|error| error.after_changes(changed > 0))?;
-            changed += slice;
-            left -= limit;
-            if slice < u64::from(limit) {
-                break;
-            }
-            // Rests as long as it worked, so that the server is never busy with it alone; also behind
-            // the last, since a caller that reaches the limit asks for more.
-            tokio::time::sleep(started.elapsed()).await;
+    let mut finals = FinalMessages::of(Connection::new(inner), request, taken).await?;
+    while left > 0 {
+        let wanted = left.min(slice_size(&inner.context)) as usize;
+        let started = Instant::now();
+        let slice = take_slice(inner, &mut finals, taken, wanted).await;
+        let (found, slice) = slice.map_err(|error| error.after_changes(changed > 0))?;
+        changed += slice;
+        // Those that others hold, or have taken since they were found, make room for more.
+        left = left.saturating_sub(u32::try_from(slice).unwrap_or(u32::MAX));
+        if found < wanted {
+            break;
         }
+        // Rests as long as it worked, so that the server is never busy with it alone; also behind
+        // the last, since a caller that reaches the limit asks for more.
+        tokio::time::sleep(started.elapsed()).await;
     }
     Ok(changed)
+}
+
+/// Final messages that a request selects, the longest-finished first. Each range of the index is read from its front,
+/// a few entries at a time, and only as far as it is needed.
+struct FinalMessages<'a> {
+    request: &'a PurgeRequest,
+    ranges: Vec<Range>,
+    /// What was read and not handed out: when it was finished, its number, and the place of its range.
+    at_hand: BinaryHeap<Reverse<(i64, i64, usize)>>,
+    /// The places of ranges of which nothing is at hand, and more may be there.
+    unread: Vec<usize>,
+}
+
+/// The final messages of one handler, with or without content.
+struct Range {
+    handler: Vec<u8>,
+    kept: i64,
+    /// Where to read on: behind this time and number.
+    behind: Option<(i64, i64)>,
+    /// How many are at hand.
+    at_hand: usize,
+    /// Whether nothing was left when it was last read.
+    is_read: bool,
+}
+
+impl Range {
+    /// A further condition: that it was not read before.
+    fn read_on(&self) -> Statement {
+        let mut condition = Statement::default();
+        if let Some((time, seq)) = self.behind {
+            condition.push(" AND x.finished_at >= ").number(time);
+            condition.push(" AND (x.finished_at > ").number(time);
+            condition.push(" OR x.seq > ").number(seq).push(")");
+        }
+        condition
+    }
+}
+
+impl<'a> FinalMessages<'a> {
+    async fn of(
+        connection: Connection<'_>,
+        request: &'a PurgeRequest,
+        taken: Taken,
+    ) -> Result<Self> {
+        let mut ranges = Vec::new();
+        for handler in handlers(connection, request).await? {
+            for kept in taken.kept() {
+                ranges.push(Range {
+                    handler: handler.clone(),
+                    kept: *kept,
+                    behind: None,
+                    at_hand: 0,
+                    is_read: false,
+                });
+            }
+        }
+        Ok(Self {
+            request,
+            unread: (0..ranges.len()).collect(),
+            ranges,
+            at_hand: BinaryHeap::new(),
+        })
+    }
+
+    /// The numbers of the next ones, up to `most`. Fewer: these were the last.
+    async fn next(&mut self, connection: Connection<'_>, most: usize) -> Result<Vec<i64>> {
+        let mut seqs = Vec::new();
+        while seqs.len() < most {
+            if !self.unread.is_empty() {
+                self.read(connection).await?;
+            }
+            let Some(Reverse((_, seq, place))) = self.at_hand.pop() else {
+                break;
+            };
+            seqs.push(seq);
+            if let Some(range) = self.ranges.get_mut(place) {
+                range.at_hand -= 1;
+                if range.at_hand == 0 && !range.is_read {
+                    self.unread.push(place);
+                }
+            }
+        }
+        Ok(seqs)
+    }
+
+    /// Reads on in all that is unread.
+    async fn read(&mut self, connection: Connection<'_>) -> Result<()> {
+        let (least, most) = OF_RANGE;
+        let limit = (MOST_READ / self.unread.len().max(1)).clamp(least, most);
+        let limit = limit.min(self.request.limit() as usize);
+        while !self.unread.is_empty() {
+            let some = self.unread.len().min(RANGES);
+            let places: Vec<_> = self.unread.drain(..some).collect();
+            self.read_ranges(connection, &places, limit).await?;
+        }
+        Ok(())
+    }
+
+    async fn read_ranges(
+        &mut self,
+        connection: Connection<'_>,
+        places: &[usize],
+        limit: usize,
+    ) -> Result<()> {
+        let context = connection.context;
+        let ranges = self.selects(context, places, limit);
+        let mut script = connection.script(Access::Read);
+        let at = script.fill(&context.sql.final_ranges, &[("ranges", ranges)]);
+        let answers = connection.run(Access::Read, script).await?;
+        for row in answers.rows(at) {
+            let number = |column: usize| row.try_get_unchecked::<i64, _>(column).map_err(failed);
+            let place = usize::try_from(number(0)?).unwrap_or(usize::MAX);
+            let entry = (number(1)?, number(2)?);
+            if let Some(range) = self.ranges.get_mut(place) {
+                range.behind = range.behind.max(Some(entry));
+                range.at_hand += 1;
+                self.at_hand.push(Reverse((entry.0, entry.1, place)));
+            }
+        }
+        for place in places {
+            if let Some(range) = self.ranges.get_mut(*place) {
+                range.is_read = range.at_hand < limit;
+            }
+        }
+        Ok(())
+    }
+
+    /// Up to `limit` of each range at one of these places, joined.
+    fn selects(&self, context: &Context, places: &[usize], limit: usize) -> Statement {
+        let mut selects = Statement::default();
+        let found = places
+            .iter()
+            .filter_map(|place| Some((*place, self.ranges.get(*place)?)));
+        for (place, range) in found {
+            let values = [
+                ("place", Statement::of_number(place as i64)),
+                ("table", table(context, self.request)),
+                ("handler", Statement::of_bytes(&range.handler)),
+                ("state", in_state(self.request)),
+                ("kept", Statement::of_number(range.kept)),
+                ("until", until(self.request)),
+                ("behind", range.read_on()),
+                ("limit", Statement::of_number(limit as i64)),
+            ];
+            for template in &context.sql.final_range {
+                selects.push(if selects.is_empty() {
+                    ""
+                } else {
+                    "\nUNION ALL\n"
+                });
+                selects.append(&template.fill(&values));
+            }
+        }
+        selects
+    }
 }
 
 /// The handlers of which there may be something to take. The index of final messages is by handler, so
@@ -101,7 +254,7 @@ pub(super) async fn purge_archived(
 ) -> Result<u64> {
     let mut purged = 0;
     let context = &inner.context;
-    for some in keys.chunks(slice_size(context, 1) as usize) {
+    for some in keys.chunks(slice_size(context) as usize) {
         let connection = Connection::new(inner);
         let mut script = connection.script(Access::Write);
         let pairs = some
@@ -120,98 +273,65 @@ pub(super) async fn purge_archived(
 
 pub(super) async fn expired(connection: Connection<'_>, request: &PurgeRequest) -> Result<Listing> {
     let context = connection.context;
+    let mut finals = FinalMessages::of(connection, request, Taken::All).await?;
     let mut listing = Listing::default();
-    let mut left = request.limit();
-    for some in handlers(connection, request).await?.chunks(HANDLERS) {
-        let nothing_locked = Statement::default();
-        let ranges = ranges(context, request, some, Taken::All, left, &nothing_locked);
+    let mut left = request.limit() as usize;
+    while left > 0 {
+        let wanted = left.min(most_numbers(context));
+        let seqs = finals.next(connection, wanted).await?;
+        if seqs.is_empty() {
+            break;
+        }
         let values = [
-            ("ranges", ranges),
-            ("limit", Statement::of_number(i64::from(left))),
+            ("table", table(context, request)),
+            ("expired", is_expired(request)),
+            ("limit", Statement::of_number(wanted as i64)),
         ];
         let mut script = connection.script(Access::Read);
+        script.add(set_numbers("@inbox_seqs", &seqs));
         let at = script.fill(&context.sql.expired, &values);
         let answers = connection.run(Access::Read, script).await?;
         let now = answers.now().map_err(failed)?;
         let rows = answers.rows(at);
-        left = left.saturating_sub(u32::try_from(rows.len()).unwrap_or(left));
         let found = read_listing(context, rows, now).map_err(failed)?;
         listing.records.extend(found.records);
         listing.corrupt.extend(found.corrupt);
-        if left == 0 {
+        if seqs.len() < wanted {
             break;
         }
+        // One that was replayed meanwhile leaves room for another.
+        left = left.saturating_sub(rows.len());
     }
     Ok(listing)
 }
 
-fn slice_size(context: &Context, ranges: usize) -> u32 {
-    let ranges = u32::try_from(ranges).unwrap_or(u32::MAX).max(1);
-    (MOST_LOCKED / ranges)
-        .clamp(LEAST, SLICE)
-        .min(u32::try_from(most_names(context)).unwrap_or(SLICE))
+fn slice_size(context: &Context) -> u32 {
+    SLICE.min(u32::try_from(most_names(context)).unwrap_or(SLICE))
 }
 
-/// Up to `limit` of each handler's messages that `request` selects, joined.
-fn ranges(
-    context: &Context,
-    request: &PurgeRequest,
-    handlers: &[Vec<u8>],
-    taken: Taken,
-    limit: u32,
-    locking: &Statement,
-) -> Statement {
-    let mut ranges = Statement::default();
-    for handler in handlers {
-        for kept in taken.kept() {
-            let values = [
-                ("table", table(context, request)),
-                ("handler", Statement::of_bytes(handler)),
-                ("state", in_state(request)),
-                ("kept", Statement::of_number(*kept)),
-                ("until", until(request)),
-                ("limit", Statement::of_number(i64::from(limit))),
-                ("locking", Statement::new(locking.text.clone())),
-            ];
-            for template in &context.sql.final_range {
-                ranges.push(if ranges.is_empty() {
-                    ""
-                } else {
-                    "\nUNION ALL\n"
-                });
-                ranges.append(&template.fill(&values));
-            }
-        }
-    }
-    ranges
-}
-
+/// Takes the next up to `most` messages, as far as no other transaction holds them or has changed them since they were
+/// found. Answers with how many were found and how many were taken.
 async fn take_slice(
-    connection: Connection<'_>,
-    request: &PurgeRequest,
-    handlers: &[Vec<u8>],
+    inner: &Arc<Inner>,
+    finals: &mut FinalMessages<'_>,
     taken: Taken,
-    limit: u32,
-) -> Result<u64> {
-    let context = connection.context;
-    // Dead letters that are deleted are locked behind their ordering keys.
-    let locking = Statement::new(match (request.state(), taken) {
-        (State::Dead, Taken::All) => "",
-        _ => "FOR UPDATE SKIP LOCKED",
-    });
-    let ranges = ranges(context, request, handlers, taken, limit, &locking);
-    let values = [
-        ("ranges", ranges),
-        ("limit", Statement::of_number(i64::from(limit))),
-    ];
+    most: usize,
+) -> Result<(usize, u64)> {
+    let seqs = finals.next(Connection::new(inner), most).await?;
+    if seqs.is_empty() {
+        return Ok((0, 0));
+    }
+    let (context, request) = (&inner.context, finals.request);
+    let connection = Connection::new(inner);
     let mut script = connection.script(Access::Write);
-    script.fill(&context.sql.purge_select, &values);
+    script.add(set_numbers("@inbox_seqs", &seqs));
     let skip = Statement::new("SKIP LOCKED");
     let at = match taken {
         Taken::All => add_purge(context, &mut script, request, skip),
         Taken::Content => add_drop(context, &mut script, request, skip),
     };
-    run_purge(connection, script, at, request).await
+    let slice = run_purge(connection, script, at, request).await?;
+    Ok((seqs.len(), slice))
 }
 
 /// Adds the loss of content of what is in `@inbox_seqs` and still as `request` says.

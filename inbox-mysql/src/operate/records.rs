@@ -48,7 +48,7 @@ pub(super) async fn list(
     };
     let mut conditions = lead.seq();
     conditions.push(beyond_is).number(beyond);
-    push_filter(&mut conditions, filter, filter.possible_states());
+    push_filter(&mut conditions, lead, filter, filter.possible_states());
     let values = [
         ("content", Statement::new(content)),
         ("lead", lead.tables(context)),
@@ -75,7 +75,7 @@ pub(super) async fn count(connection: Connection<'_>, filter: &Filter) -> Result
     let context = connection.context;
     let lead = Lead::of(filter.possible_states());
     let mut conditions = Statement::new("TRUE");
-    push_filter(&mut conditions, filter, filter.possible_states());
+    push_filter(&mut conditions, lead, filter, filter.possible_states());
     let values = [("lead", lead.tables(context)), ("conditions", conditions)];
     let mut script = connection.script(Access::Read);
     let at = script.fill(&context.sql.count, &values);

@@ -30,6 +30,11 @@ impl Lead {
         }
     }
 
+    /// Where the handler stands: in the table itself, so that messages of other handlers are not joined.
+    fn handler(self) -> String {
+        format!("{}.handler", self.alias())
+    }
+
     fn alias(self) -> &'static str {
         match self {
             Self::Message => "m",
@@ -97,14 +102,20 @@ fn member(name: &str, value: &str) -> String {
     format!("{}:{}", quote(name), quote(value))
 }
 
-/// Adds what `filter` means, with these states (none: any), to a condition that has begun.
-pub(super) fn push_filter(statement: &mut Statement, filter: &Filter, states: &[State]) {
+/// Adds what `filter` means, with these states (none: any), to a condition on the tables of `lead` that has begun.
+pub(super) fn push_filter(
+    statement: &mut Statement,
+    lead: Lead,
+    filter: &Filter,
+    states: &[State],
+) {
     if !states.is_empty() {
         statement.push(" AND (").push(&in_states(states)).push(")");
     }
+    let handler = lead.handler();
     for (column, wanted) in [
         (
-            "m.handler",
+            handler.as_str(),
             filter.handler.as_ref().map(AsRef::<str>::as_ref),
         ),
         ("m.kind", filter.kind.as_ref().map(AsRef::<str>::as_ref)),

@@ -1,4 +1,4 @@
-m.seq, m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.accepted_at,
+COALESCE(m.seq, d.seq, f.seq), m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.accepted_at,
     {payload_bytes},
     CASE WHEN w.seq IS NOT NULL THEN w.queue = 1 WHEN d.seq IS NOT NULL THEN 3 ELSE f.state END,
     w.visible_at, COALESCE(w.due_at, d.due_at, f.due_at), COALESCE(w.token, d.token, f.token),

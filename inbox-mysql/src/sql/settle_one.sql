@@ -1,5 +1,5 @@
 -- One lease whose message is processed and has no ordering key. The row is locked as it is read. Answers
--- whether that is how the lease ended, now or before.
+-- with 1 if the lease stood.
 INSERT INTO {done} (
     seq, handler, state, due_at, leased_at, token, started, finished, replays, worker, last_error,
     finished_at, kept, result, history
@@ -14,4 +14,4 @@ SELECT w.handler, -1, 1, 0, 0 FROM {work} AS w FORCE INDEX (PRIMARY)
 WHERE w.seq = {seq} AND w.token = {token} AND w.queue = 1
 FOR UPDATE;
 DELETE FROM {work} WHERE seq = {seq} AND token = {token} AND queue = 1;
-SELECT COUNT(*) FROM {done} AS f FORCE INDEX (PRIMARY) WHERE f.seq = {seq} AND f.token = {token};
+SELECT ROW_COUNT();

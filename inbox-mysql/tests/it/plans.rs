@@ -182,6 +182,15 @@ impl Measured {
         measure!("purge", assert_eq!(purged, 10));
         self.retention_of_another().await;
         measure!("set up", ());
+        let of_another = Filter {
+            handler: Some(handler("o")),
+            states: vec![State::Processed],
+            ..Filter::default()
+        };
+        let listed = self.store.list(&of_another, &Page::first(5)).await.unwrap();
+        measure!("list of a handler", assert_eq!(listed.records.len(), 4));
+        let counted = self.store.count(&of_another).await.unwrap();
+        measure!("count of a handler", assert_eq!(counted, 4));
         let other = PurgeRequest::new(State::Processed, Duration::ZERO, 3).unwrap();
         let other = other.for_handler(handler("o"));
         let dropped = self.store.drop_payloads(&other).await.unwrap();
