@@ -208,6 +208,7 @@ async fn choose_due(
     let (candidates, now) = candidates(connection, request, limit * spread, among).await?;
     let chosen = choose(candidates, limit as usize);
     if chosen.is_empty() {
+        connection.note_time(now).await?;
         return Ok(None);
     }
     let seqs = chosen.iter().map(|candidate| candidate.seq);

@@ -23,9 +23,13 @@ use mongodb::{
 pub(crate) use self::held_writes::Change;
 use self::held_writes::Wait;
 use crate::{
-    count_cache::opened::{Opened, Opening},
+    count_cache::{
+        opened::{Opened, Opening},
+        sightings::Sightings,
+    },
     error::{DUPLICATE_KEY, TIME_OVER, before, failed, in_reply, of_code, refused},
     layout::{self, ID_INDEX},
+    operate::purge::Places,
     options::{DEFAULT_DATABASE, MongoOptions},
     patience::{LeftOut, Pace, millis},
     paused_handlers::PausedHandlers,
@@ -57,12 +61,15 @@ pub(crate) struct Database {
     raw_messages: Collection<RawDocumentBuf>,
     pub(crate) server: Server,
     pub(crate) opened: Opened,
+    pub(crate) sightings: Sightings,
     pub(crate) left_out: LeftOut,
     pub(crate) pace: Pace,
     pub(crate) paused_renewals: PausedRenewals,
     /// The handlers that were paused when a claim looked last.
     pub(crate) paused_handlers: PausedHandlers,
     pub(crate) wakers: Wakers,
+    /// Where purges of all handlers go on.
+    pub(crate) purge_places: Places,
     /// How far claims spread, because others took the same messages.
     pub(crate) spread: AtomicU32,
     /// Whether a claim got no answer, perhaps because no majority confirms anything.
@@ -124,11 +131,13 @@ impl Database {
                 database,
                 options,
                 opened: Opened::default(),
+                sightings: Sightings::default(),
                 left_out: LeftOut::default(),
                 pace: Pace::default(),
                 paused_renewals: PausedRenewals::default(),
                 paused_handlers: PausedHandlers::default(),
                 wakers: Wakers::new(),
+                purge_places: Places::default(),
                 spread: AtomicU32::new(0),
                 doubtful: AtomicBool::new(false),
                 checked: AtomicBool::new(false),
@@ -320,6 +329,14 @@ impl Connection<'_> {
             return failed(error);
         }
         self.late(before(error))
+    }
+
+    /// The session of requests that see what was done before, for others that are to see it too.
+    pub(crate) fn into_session(self) -> Option<ClientSession> {
+        match self.session {
+            Session::Causal(session) => Some(*session),
+            Session::None | Session::Own(_) | Session::Transaction(_) => None,
+        }
     }
 
     /// Begins the session of the operation, if there is to be one.

@@ -226,10 +226,11 @@ fn classify(error: &DriverError) -> Class {
     let (kind, context, effect) = match error.kind.as_ref() {
         Driver::Authentication { .. } => (Denied, REFUSED_CREDENTIALS, Effect::None),
         Driver::Io(_) => (Unavailable, "the connection was lost", Effect::Unknown),
+        // Also what was sent and not answered when the driver's monitor took the server for gone.
         Driver::ConnectionPoolCleared { .. } => (
             Unavailable,
             "the connections were given up after another one failed",
-            Effect::None,
+            Effect::Unknown,
         ),
         Driver::ServerSelection { message, .. } => {
             return (

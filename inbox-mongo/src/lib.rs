@@ -113,6 +113,9 @@
 //! certainly aborted the transaction; a commit with `UnknownTransactionCommitResult` is sent again
 //! a few times, and then answered with an unknown effect.
 //!
+//! A transaction may work in several inboxes of one client, through the store of each. Whichever commits
+//! does what is left to do in all of them.
+//!
 //! **Conflicts** between handlers, over their own documents, end as errors with the label
 //! `TransientTransactionError`: as the runtime's `Failure::conflict`, they cost no attempt.
 //!
@@ -204,22 +207,32 @@
 //! 10,000 sequence numbers instead. Those in which a message changed its state within the last
 //! three minutes are counted, in the index of sequence numbers; the counts of all others are kept
 //! in `inbox_meta` until something changes there. So its cost grows with the traffic of three
-//! minutes, and with one small document for 10,000 messages, not with history or backlog. The first
+//! minutes, and with one small document for 10,000 messages, not with history or backlog. Nor does it
+//! grow with what was purged: a hundred of these documents become one when no more than 10,000 of
+//! their messages are left. A process that has not looked for three minutes, as a command has not, counts
+//! also what has changed within the last hour, unless another one has kept that. The first
 //! call after a long time without one counts what was touched since; so do not leave it to the day
 //! when it is needed. Where many retries lie far apart, the segments that they touch are counted.
 //!
 //! Writers tell readers: before a process changes the states of messages, it takes the kept counts
 //! of their segments away, in one more request every half a minute at most, and again before a transaction is
 //! committed that was open for longer. That is exact after
-//! crashes and with a TTL index too. The exception: a process that is stopped for more than two
-//! minutes between this and the change itself, and is then killed before it notices, leaves the
-//! counts of a segment off by that batch, until anything changes there again.
+//! crashes and with a TTL index too. What has not changed for three minutes, a process tells by its own
+//! clock: the server's may be set, and those of several `mongos` may differ. Two exceptions leave the
+//! counts of a segment off by a batch, until anything changes there again. The first is a process that is
+//! stopped for more than two minutes between this and the change itself, and is then killed before it
+//! notices. The second is a call by a process that has not looked for three minutes, since it goes by the
+//! server's clock: when its `mongos` is about an hour ahead of the one that a worker uses, or when the
+//! server's clock was set forward by as much during a worker's last change, and the worker ended before it
+//! claimed again.
 //!
 //! # Retention
 //! [`purge`](inbox_api::Operate::purge) deletes a thousand messages a request, the longest finished
 //! first; the time limit of operations is that of each thousand. The index has the messages of a state by
 //! handler, so a purge of one handler's messages reads no
-//! others, and one of all begins with a request for each handler.
+//! others. One of all goes from fifty handlers to the next fifty, by name: of more than fifty, the
+//! longest finished of some go before the others'. A call that reaches its limit leaves its place to
+//! the next one of the process; one that ends below it has been around, and has left nothing.
 //! [`drop_payloads`](inbox_api::Operate::drop_payloads) reads only what has a payload or a result still.
 //! With [`expire_processed_after`](MongoOptions::expire_processed_after) the server deletes processed
 //! messages by itself, through a TTL index.

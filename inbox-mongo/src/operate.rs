@@ -5,7 +5,7 @@ mod discard;
 mod filter;
 mod intervention;
 mod pauses;
-mod purge;
+pub(crate) mod purge;
 mod records;
 mod replay;
 mod reschedule;
@@ -182,11 +182,8 @@ impl Operate for MongoStore {
     }
 
     async fn expired(&self, request: &PurgeRequest) -> Result<Listing> {
-        let request = request.clone();
-        let listing = checked_task(&self.database, |database| async move {
-            purge::expired(&mut database.connection(), &request).await
-        });
-        listing.await.map_err(|error| error.in_operation("expired"))
+        let listing = purge::expired(&self.database, request).await;
+        listing.map_err(|error| error.in_operation("expired"))
     }
 
     async fn purge_archived(&self, request: &PurgeRequest, keys: &[Key]) -> Result<u64> {

@@ -2,7 +2,7 @@
 
 use std::{collections::HashSet, fmt, time::Duration};
 
-use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, hide_password};
+use inbox_api::{ClockOffset, Error, ErrorKind, InboxName, Result, hide_password, time_limit};
 use mongodb::{
     error::{Error as DriverError, ErrorKind as Driver},
     options::ConnectionString,
@@ -204,10 +204,10 @@ impl MongoOptions {
                 self.expire_processed_after = Some(Duration::from_secs(number("seconds")?));
             }
             "transaction_lifetime_s" => {
-                self.transaction_lifetime = Duration::from_secs(number("seconds")?);
+                self.transaction_lifetime = time_limit(Duration::from_secs(number("seconds")?));
             }
             "operation_timeout_ms" => {
-                self.operation_timeout = Duration::from_millis(number("milliseconds")?);
+                self.operation_timeout = time_limit(Duration::from_millis(number("milliseconds")?));
             }
             _ => return Ok(false),
         }
@@ -257,11 +257,11 @@ impl MongoOptions {
     }
 
     /// How long an operation may take before it fails as `Unavailable` with an unknown effect: 30
-    /// seconds unless set. What was sent to the server goes on in the background, since the
+    /// seconds unless set, from a millisecond to a day. What was sent to the server goes on in the background, since the
     /// driver's calls are never broken off in the middle.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout;
+        self.operation_timeout = time_limit(timeout);
         self
     }
 
@@ -271,7 +271,7 @@ impl MongoOptions {
     /// each other's way; after a crash of the worker, another gets it so much later.
     #[must_use]
     pub fn transaction_lifetime(mut self, lifetime: Duration) -> Self {
-        self.transaction_lifetime = lifetime;
+        self.transaction_lifetime = time_limit(lifetime);
         self
     }
 

@@ -131,7 +131,7 @@ pub(crate) async fn receive(
     checked_task(database, |database| async move {
         let mut connection = database.connection();
         let received = if database.server.replicates() && plan.fans_out() {
-            receive_together(&mut connection, plan).await?
+            receive_together(&database, &mut connection, plan).await?
         } else {
             receive_apart(&mut connection, plan).await?
         };
@@ -190,8 +190,11 @@ async fn fingerprints<'a>(
 }
 
 /// The batch in its own transaction, which the connection sees then.
-async fn receive_together(connection: &mut Connection<'_>, plan: Plan) -> Result<Received> {
-    let database = connection.database;
+async fn receive_together<'a>(
+    database: &'a Arc<Database>,
+    connection: &mut Connection<'a>,
+    plan: Plan,
+) -> Result<Received> {
     let mark = ObjectId::new();
     let documents = documents(connection, &plan, mark).await?;
     let deadline = Instant::now() + database.options.operation_timeout;
@@ -201,9 +204,9 @@ async fn receive_together(connection: &mut Connection<'_>, plan: Plan) -> Result
         let mut inserting = database.in_transaction(&mut open.session);
         let outcome = match insert_missing(&mut inserting, &plan, &documents).await {
             Ok(known) => {
-                open.note_opening(connection.opening.clone());
-                let committed = open.commit(database).await;
-                committed.map(|session| (known, session))
+                open.note_opening(database, connection.opening.clone());
+                let committed = open.commit().await;
+                committed.map(|(session, _)| (known, session))
             }
             Err(error) => {
                 open.abort().await;

@@ -238,6 +238,12 @@ fn key(document: &Document) -> Decoded<Key> {
     Ok(key)
 }
 
+/// Whether this is a message that nobody has worked on since it was stored.
+pub(crate) fn is_untouched(document: &Document) -> bool {
+    let is_numbered = number(document, "seq").is_some();
+    key(document).is_ok() && is_numbered && number(document, "token") == Some(0)
+}
+
 /// `_id` as it is stored.
 pub(crate) fn id_of(document: &Document) -> Option<&str> {
     document.get_str("_id").ok()

@@ -4,6 +4,7 @@
 //! over from a process that died. Each step may be done twice, also by two at once, so a process
 //! that is slower than its lease does no harm.
 
+mod left_behind;
 pub(crate) mod version;
 
 use std::{
@@ -20,8 +21,11 @@ use mongodb::{
 };
 use tokio::time::sleep;
 
-use self::version::{
-    Found, Marked, find, find_meta, foreign, incomplete, read_mark, unfinished, wrong_version,
+use self::{
+    left_behind::left_behind,
+    version::{
+        Found, Marked, find, find_meta, foreign, incomplete, read_mark, unfinished, wrong_version,
+    },
 };
 use crate::{
     connection::Database,
@@ -329,16 +333,29 @@ async fn apply(
     }
 }
 
-/// Removes the collections, that with the mark last. From the first step on nothing is stored any more.
 async fn remove(database: &Database) -> Result<()> {
     match find(database).await? {
         Found::Nothing => return Ok(()),
-        Found::Foreign => return Err(foreign(database)),
+        Found::Foreign => {
+            let left = left_behind(database).await?;
+            if left.is_empty() {
+                return Err(foreign(database));
+            }
+            return drop_collections(database, left).await;
+        }
         Found::Marked(marked) if marked.version > VERSION => {
             return Err(wrong_version(database, marked.version));
         }
         Found::Marked(_) => {}
     }
+    remove_marked(database).await?;
+    // By what had drawn its numbers before.
+    let left = left_behind(database).await?;
+    drop_collections(database, left).await
+}
+
+/// Removes the collections, that with the mark last. From the first step on no numbers are drawn any more.
+async fn remove_marked(database: &Database) -> Result<()> {
     let inbox = &database.options.inbox;
     let statements = [
         doc! { "q": { "_id": SCHEMA }, "u": { "$set": { "complete": false } } },
@@ -347,7 +364,11 @@ async fn remove(database: &Database) -> Result<()> {
     let update = doc! { "update": meta(inbox), "updates": statements.as_slice() };
     run(database, update, &[]).await?;
     database.checked.store(false, Ordering::Relaxed);
-    for collection in [messages(inbox), meta(inbox)] {
+    drop_collections(database, vec![messages(inbox), meta(inbox)]).await
+}
+
+async fn drop_collections(database: &Database, collections: Vec<String>) -> Result<()> {
+    for collection in collections {
         run(
             database,
             doc! { "drop": collection },
@@ -434,8 +455,8 @@ impl Schema for MongoStore {
         migrated.map_err(|error| error.in_operation("migrate"))
     }
 
-    /// Stop its workers first: one that is just storing messages may leave a collection behind, which a
-    /// second call does not take for an inbox.
+    /// Stop its workers first: one that is just storing messages may leave a collection behind, with which `create`
+    /// fails. A second call drops it, if there is nothing else in it.
     async fn remove(&self) -> Result<()> {
         let remove = |database: Arc<Database>| async move { remove(&database).await };
         let removed = self.database.task(remove).await;

@@ -3,7 +3,7 @@
 use mongodb::{
     ClientSession,
     bson::{Document, doc},
-    error::{Error as DriverError, UNKNOWN_TRANSACTION_COMMIT_RESULT},
+    error::{Error as DriverError, TRANSIENT_TRANSACTION_ERROR, UNKNOWN_TRANSACTION_COMMIT_RESULT},
     options::{Acknowledgment, ReadConcern, ReadPreference, TransactionOptions, WriteConcern},
 };
 
@@ -32,17 +32,22 @@ pub(crate) async fn start_transaction(session: &mut ClientSession) -> Result<(),
 }
 
 /// Commits, again and again while the outcome is not known, as the driver's documentation says: a
-/// commit may be repeated.
+/// commit may be repeated. A later failure says nothing of an earlier commit, unless it is that the transaction was
+/// aborted.
 pub(crate) async fn commit_transaction(session: &mut ClientSession) -> Result<(), DriverError> {
-    let mut sent = 0;
-    loop {
-        sent += 1;
+    let mut unknown = None;
+    for _ in 0..COMMITS {
         match session.commit_transaction().await {
-            Err(error)
-                if sent < COMMITS && error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {}
+            Err(error) if error.contains_label(UNKNOWN_TRANSACTION_COMMIT_RESULT) => {
+                unknown = Some(error);
+            }
+            Err(error) if !error.contains_label(TRANSIENT_TRANSACTION_ERROR) => {
+                return Err(unknown.unwrap_or(error));
+            }
             ended => return ended,
         }
     }
+    unknown.map_or(Ok(()), Err)
 }
 
 /// The documents of a cursor.

@@ -23,7 +23,7 @@ use crate::{
     rows::{Beginning, code, document, identifier, number, those},
     settle::{Repetition, settle_on},
     store::MongoStore,
-    transaction::OpenTransaction,
+    transaction::{Changes, OpenTransaction},
 };
 
 /// A transaction of a [`MongoStore`], in a session of the driver's.
@@ -300,26 +300,43 @@ async fn open_for(database: &Arc<Database>, leases: &[Lease]) -> Result<MongoTra
 async fn commit(database: &Arc<Database>, mut transaction: MongoTransaction) -> Result<()> {
     let open = transaction.take()?;
     let committed = database.task(|database| async move {
-        let (ordered, marks) = (open.ordered.clone(), open.marks.clone());
-        let session = open.commit(&database).await?;
-        if !ordered.is_empty() {
-            // Another member may have taken over, whose readers do not see the commit yet: a look at what
-            // was before would take the marks away for nothing.
-            let mut connection = database.connection_after(session);
-            // It is committed, whatever becomes of this; claims find what is left of it.
-            let _ = promote_key_heads(&mut connection, &ordered, &marks).await;
-        }
+        let (session, changes) = open.commit().await?;
+        promote_committed(session, &changes).await;
+        raise_all(&changes);
         database.wakers.raise();
         Ok(())
     });
     committed.await
 }
 
+/// It is committed, whatever becomes of this; claims find what is left of it.
+async fn promote_committed(session: ClientSession, changes: &[Changes]) {
+    let mut session = Some(session);
+    for changes in changes.iter().filter(|changes| !changes.ordered.is_empty()) {
+        // Another member may have taken over, whose readers do not see the commit yet: a look at what
+        // was before would take the marks away for nothing.
+        let Some(committed) = session.take() else {
+            return;
+        };
+        let mut connection = changes.database.connection_after(committed);
+        let _ = promote_key_heads(&mut connection, &changes.ordered, &changes.marks).await;
+        session = connection.into_session();
+    }
+}
+
+/// Wakes those that wait for work of the inboxes in which a transaction has worked.
+fn raise_all(changes: &[Changes]) {
+    for changes in changes {
+        changes.database.wakers.raise();
+    }
+}
+
 async fn roll_back(database: &Arc<Database>, mut transaction: MongoTransaction) -> Result<()> {
     let open = transaction.take()?;
     let rolled_back = database.task(|database| async move {
-        open.abort().await;
+        let changes = open.abort().await;
         // What it held may be claimed now.
+        raise_all(&changes);
         database.wakers.raise();
         Ok(())
     });
@@ -339,9 +356,9 @@ async fn receive_in(
         let mut connection = database.in_transaction(&mut open.session);
         let outcome = receive::receive_in(&mut connection, plan).await;
         let opening = connection.opening.take();
-        open.note_opening(opening);
+        open.note_opening(&database, opening);
         let outcome = outcome.map(|received| {
-            open.note(&received.ordered, received.mark);
+            open.note(&database, &received.ordered, received.mark);
             received.receipts
         });
         (open, outcome)
@@ -361,18 +378,19 @@ async fn record_in(
     let message = message.clone();
     let recorded = in_transaction(database, transaction, |database, mut open| async move {
         let mark = ObjectId::new();
+        let mine = open.ordered_in(&database);
         let mut connection = database.in_transaction(&mut open.session);
         let recording = Recording {
             message: &message,
             id: identifier(message.key()),
             result: result.as_ref(),
             mark,
-            mine: &open.ordered,
+            mine: &mine,
         };
         let outcome = record(&mut connection, &recording).await;
         let opening = connection.opening.take();
-        open.note_opening(opening);
-        open.note(&[identifier(message.key())], mark);
+        open.note_opening(&database, opening);
+        open.note(&database, &[identifier(message.key())], mark);
         (open, outcome)
     });
     recorded.await
@@ -419,9 +437,9 @@ async fn settle_in(
         let mut connection = database.in_transaction(&mut open.session);
         let outcome = settle_on(&mut connection, &settlements, Repetition::Lost).await;
         let opening = connection.opening.take();
-        open.note_opening(opening);
+        open.note_opening(&database, opening);
         let outcome = outcome.map(|settled| {
-            open.note(&settled.ordered, settled.mark);
+            open.note(&database, &settled.ordered, settled.mark);
             settled.answers
         });
         (open, outcome)

@@ -2,12 +2,12 @@
 //! where the server has one.
 
 use std::{
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use inbox_api::{Result, Subscription};
+use inbox_api::{Effect, Error, ErrorKind, Result, Subscription};
 use mongodb::{
     Collection,
     bson::{Document, doc},
@@ -25,7 +25,13 @@ type Stream = ChangeStream<mongodb::change_stream::event::ChangeStreamEvent<Docu
 /// Counts causes to look for work, and watches for those of other processes.
 pub(crate) struct Wakers {
     causes: watch::Sender<u64>,
-    watcher: Mutex<Weak<Watcher>>,
+    watching: Mutex<Watching>,
+}
+
+#[derive(Default)]
+struct Watching {
+    is_stopped: bool,
+    watcher: Weak<Watcher>,
 }
 
 /// The task that follows the change stream; ends with the last subscription.
@@ -44,7 +50,7 @@ impl Wakers {
     pub(crate) fn new() -> Self {
         Self {
             causes: watch::Sender::new(0),
-            watcher: Mutex::new(Weak::new()),
+            watching: Mutex::default(),
         }
     }
 
@@ -54,17 +60,17 @@ impl Wakers {
             .send_modify(|count| *count = count.wrapping_add(1));
     }
 
+    /// Ends the watcher, for good: a change stream that is just being opened is closed again.
     pub(crate) fn stop(&self) {
-        if let Some(watcher) = self.current() {
+        let mut watching = self.watching();
+        watching.is_stopped = true;
+        if let Some(watcher) = watching.watcher.upgrade() {
             watcher.task.abort();
         }
     }
 
-    fn current(&self) -> Option<Arc<Watcher>> {
-        self.watcher
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .upgrade()
+    fn watching(&self) -> MutexGuard<'_, Watching> {
+        self.watching.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// With a change stream where the server has one. Watches first, so that nothing after the return is missed.
@@ -73,19 +79,36 @@ impl Wakers {
         messages: &Collection<Document>,
         replicates: bool,
     ) -> Result<Box<dyn Subscription>> {
-        let mut watcher = self.current();
+        let mut watcher = self.watching().watcher.upgrade();
         if watcher.is_none() && replicates {
-            let messages = messages.clone();
-            let stream = watch_messages(&messages, None).await.map_err(before)?;
-            let task = tokio::spawn(follow(messages, stream, self.causes.clone()));
-            let started = Arc::new(Watcher { task });
-            *self.watcher.lock().unwrap_or_else(PoisonError::into_inner) = Arc::downgrade(&started);
-            watcher = Some(started);
+            let stream = watch_messages(messages, None).await.map_err(before)?;
+            watcher = Some(self.start_watcher(messages, stream)?);
         }
         Ok(Box::new(Subscribed {
             causes: self.causes.subscribe(),
             _watcher: watcher,
         }))
+    }
+
+    /// One that follows this stream, unless another subscription has started one meanwhile.
+    fn start_watcher(
+        &self,
+        messages: &Collection<Document>,
+        stream: Stream,
+    ) -> Result<Arc<Watcher>> {
+        let mut watching = self.watching();
+        if watching.is_stopped {
+            let closed = Error::new(ErrorKind::Unavailable, "the store is closed");
+            return Err(closed.with_effect(Effect::None));
+        }
+        if let Some(watcher) = watching.watcher.upgrade() {
+            return Ok(watcher);
+        }
+        let following = follow(messages.clone(), stream, self.causes.clone());
+        let task = tokio::spawn(following);
+        let watcher = Arc::new(Watcher { task });
+        watching.watcher = Arc::downgrade(&watcher);
+        Ok(watcher)
     }
 }
 

@@ -1,4 +1,5 @@
-//! Which segments are open for changes, as far as this process knows.
+//! Which segments are open for changes, as far as this process knows. It has its own clock for that: the server's may
+//! be set, and those of other nodes differ.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -12,6 +13,11 @@ pub(crate) const SIZE: i64 = 10_000;
 pub(crate) const OPEN: i64 = 60_000_000;
 /// How long after that its counts may be kept, in microseconds: longer than a change takes.
 pub(crate) const GRACE: i64 = 120_000_000;
+/// How long after that where only the server's clock says so, in microseconds.
+pub(super) const UNSEEN: i64 = 3_600_000_000;
+/// By how much the server's clock may be ahead of its earlier readings, in microseconds: half of what it takes to close a
+/// segment that is open still.
+const AHEAD: i64 = UNSEEN / 2;
 /// So many open segments are remembered before those that are closed are forgotten.
 const REMEMBERED: usize = 1000;
 
@@ -35,10 +41,33 @@ impl Moment {
     }
 }
 
-/// Until when segments are open, as far as this process knows, and what time it is there.
+/// When segments were opened, or that was made sure.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct OpenedAt {
+    moment: Moment,
+    /// How far the store's clock was ahead of the server's then.
+    ahead: i64,
+}
+
+impl OpenedAt {
+    pub(super) fn now(ahead: i64) -> Self {
+        Self {
+            moment: Moment::now(),
+            ahead,
+        }
+    }
+
+    /// Microseconds since.
+    fn elapsed(&self, ahead: i64) -> i64 {
+        let moved = ahead.saturating_sub(self.ahead);
+        self.moment.elapsed().saturating_add(moved)
+    }
+}
+
+/// When this process has opened segments, and what time it is on the server.
 #[derive(Debug, Default)]
 pub(crate) struct Opened {
-    until: Mutex<HashMap<i64, i64>>,
+    segments: Mutex<HashMap<i64, OpenedAt>>,
     clock: Mutex<Option<(i64, Moment)>>,
 }
 
@@ -46,17 +75,14 @@ pub(crate) struct Opened {
 #[derive(Clone, Debug)]
 pub(crate) struct Opening {
     segments: BTreeSet<i64>,
-    at: Moment,
-    /// How far the store's clock was ahead of the server's then.
-    ahead: i64,
+    at: OpenedAt,
 }
 
 impl Opening {
     pub(super) fn new(segments: BTreeSet<i64>, ahead: i64) -> Self {
         Self {
             segments,
-            at: Moment::now(),
-            ahead,
+            at: OpenedAt::now(ahead),
         }
     }
 
@@ -66,8 +92,7 @@ impl Opening {
 
     /// Whether what follows may come when they are open no more.
     pub(super) fn is_late(&self, ahead: i64) -> bool {
-        let moved = ahead.saturating_sub(self.ahead);
-        self.at.elapsed().saturating_add(moved) > OPEN / 2
+        self.at.elapsed(ahead) > OPEN / 2
     }
 
     /// Of two, all segments since the earlier one.
@@ -77,7 +102,7 @@ impl Opening {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -93,27 +118,35 @@ impl Opened {
         *lock(&self.clock) = Some((now, Moment::now()));
     }
 
-    /// Those of `segments` that are not open for long enough.
-    pub(super) fn closing(&self, segments: &BTreeSet<i64>, now: i64) -> Vec<i64> {
-        let until = lock(&self.until);
-        let open = |segment: &&i64| {
-            until
-                .get(segment)
-                .is_some_and(|until| *until >= now + OPEN / 2)
-        };
-        segments
-            .iter()
-            .filter(|segment| !open(segment))
-            .copied()
-            .collect()
+    /// Whether a time that was just read shows that the server's clock was set forward, or that it is another node's.
+    pub(super) fn is_behind(&self, now: i64) -> bool {
+        let expected = self.time();
+        expected.is_some_and(|expected| now.saturating_sub(expected) > AHEAD)
     }
 
-    pub(super) fn remember(&self, segments: &[i64], until: i64, now: i64) {
-        let mut known = lock(&self.until);
+    /// Those of `segments` that are not open for long enough.
+    pub(super) fn closing(&self, segments: &BTreeSet<i64>, ahead: i64) -> Vec<i64> {
+        let known = lock(&self.segments);
+        let is_open = |segment: &i64| {
+            let at = known.get(segment);
+            at.is_some_and(|at| at.elapsed(ahead) <= OPEN / 2)
+        };
+        let closing = segments.iter().filter(|segment| !is_open(segment));
+        closing.copied().collect()
+    }
+
+    /// Notes that segments were opened, no earlier than `at`.
+    pub(super) fn remember(&self, segments: &[i64], at: OpenedAt) {
+        let mut known = lock(&self.segments);
         if known.len() > REMEMBERED {
-            known.retain(|_, until| *until >= now);
+            known.retain(|_, earlier| earlier.elapsed(at.ahead) <= OPEN);
         }
-        known.extend(segments.iter().map(|segment| (*segment, until)));
+        known.extend(segments.iter().map(|segment| (*segment, at)));
+    }
+
+    /// All that are remembered.
+    pub(super) fn remembered(&self) -> Vec<i64> {
+        lock(&self.segments).keys().copied().collect()
     }
 }
 
@@ -136,8 +169,22 @@ mod tests {
         let opened = Opened::default();
         let segments = BTreeSet::from([1, 2]);
         assert_eq!(opened.closing(&segments, 0), [1, 2]);
-        opened.remember(&[1], OPEN, 0);
+        opened.remember(&[1], OpenedAt::now(0));
         assert_eq!(opened.closing(&segments, 0), [2]);
         assert_eq!(opened.closing(&segments, OPEN / 2 + 1), [1, 2]);
+        assert_eq!(opened.remembered(), [1]);
+    }
+
+    #[test]
+    fn a_clock_that_is_set_forward_is_noticed() {
+        let opened = Opened::default();
+        assert!(!opened.is_behind(i64::MAX));
+        opened.note(UNSEEN);
+        for usual in [0, UNSEEN, UNSEEN + OPEN] {
+            assert!(!opened.is_behind(usual), "{usual}");
+        }
+        assert!(opened.is_behind(UNSEEN * 2));
+        opened.note(UNSEEN * 2);
+        assert!(!opened.is_behind(UNSEEN * 2));
     }
 }

@@ -1,10 +1,14 @@
 //! Retention: what a purge deletes, and what it drops of what stays.
 
+mod handler_walk;
+
 use std::{sync::Arc, time::Instant};
 
 use inbox_api::{Key, Listing, PurgeRequest, Result, State, duration_micros};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
 
+pub(crate) use self::handler_walk::Places;
+use self::handler_walk::{Group, Walk};
 use super::{
     intervention::{change, ids_of, numbers_of},
     records::read_listing,
@@ -14,20 +18,16 @@ use crate::{
     layout::STANDING_INDEX,
     ordering::promote_key_heads,
     pipelines,
-    rows::{code, identifier, marks_of, number, those},
+    rows::{code, id_of, identifier, marks_of, number, those},
     schema::version::checked_task,
 };
 
 /// One request of a purge deletes this many messages.
 const PURGE_SLICE: u32 = 1000;
 
-/// The index has the messages of a state by handler. A request names this many handlers, whose entries
-/// the server merges: without names it would sort all of them.
-const HANDLERS_AT_ONCE: usize = 50;
-
 /// Which of the messages of a state are looked at.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Content {
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Content {
     Any,
     /// With a payload or a result.
     Some,
@@ -43,30 +43,32 @@ impl Content {
     }
 }
 
-/// The handler of `request`, or all that have messages in its state: a step along the index for each.
-async fn handlers(connection: &mut Connection<'_>, request: &PurgeRequest) -> Result<Vec<String>> {
-    if let Some(handler) = request.handler() {
-        return Ok(vec![handler.to_string()]);
-    }
-    let mut handlers: Vec<String> = Vec::new();
-    loop {
-        let beyond = handlers.last().map_or("", String::as_str);
-        let pipeline = vec![
-            doc! { "$match": { "state": code(request.state()), "handler": { "$gt": beyond } } },
-            doc! { "$sort": { "handler": 1 } },
-            doc! { "$limit": 1 },
-            doc! { "$project": { "handler": 1 } },
-        ];
-        let found = connection.aggregate(Some(STANDING_INDEX), pipeline).await?;
-        let next = found.first().and_then(|next| next.get_str("handler").ok());
-        match next {
-            Some(next) => handlers.push(next.to_owned()),
-            None => return Ok(handlers),
+/// Messages that are looked past: others keep changing them, or have deleted them.
+#[derive(Clone, Debug, Default)]
+struct Passed {
+    /// Those that were finished before this, in microseconds.
+    before: i64,
+    /// And these of those that were finished at that moment.
+    ids: Vec<String>,
+}
+
+impl Passed {
+    /// Adds messages, in the order in which they were finished.
+    fn add(&mut self, found: &[Document]) {
+        let finished = |document: &Document| number(document, "finishedAt");
+        let Some(last) = found.last().and_then(finished) else {
+            return;
+        };
+        if last > self.before {
+            self.before = last;
+            self.ids.clear();
         }
+        let same = found.iter().filter(|found| finished(found) == Some(last));
+        self.ids.extend(same.filter_map(id_of).map(str::to_owned));
     }
 }
 
-/// The messages of these handlers that `request` selects and that were finished after `beyond`, with the
+/// The messages of these handlers that `request` selects and that are not `passed`, with the
 /// time. The condition on the time is not part of the query: the order is by it.
 async fn longest_finished(
     connection: &mut Connection<'_>,
@@ -74,32 +76,34 @@ async fn longest_finished(
     handlers: &[String],
     content: Content,
     limit: u32,
-    beyond: i64,
+    passed: &Passed,
     fields: Option<Document>,
 ) -> Result<Vec<Document>> {
-    let mut found = Vec::new();
-    for some in handlers.chunks(HANDLERS_AT_ONCE) {
-        let mut pipeline = vec![
-            doc! { "$match": {
-                "state": code(request.state()),
-                "handler": { "$in": some },
-                "emptied": content.condition(),
-                "finishedAt": { "$gt": beyond },
-            } },
-            doc! { "$sort": { "finishedAt": 1 } },
-            doc! { "$limit": i64::from(limit) },
-            doc! { "$set": { "now": connection.database.now() } },
-        ];
-        pipeline.extend(fields.clone().map(|fields| doc! { "$project": fields }));
-        found.append(&mut connection.aggregate(Some(STANDING_INDEX), pipeline).await?);
+    if handlers.is_empty() {
+        return Ok(Vec::new());
     }
+    let mut selected = doc! {
+        "state": code(request.state()),
+        "handler": { "$in": handlers },
+        "emptied": content.condition(),
+        "finishedAt": { "$gte": passed.before },
+    };
+    if !passed.ids.is_empty() {
+        selected.insert("_id", doc! { "$nin": passed.ids.as_slice() });
+    }
+    let mut pipeline = vec![
+        doc! { "$match": selected },
+        doc! { "$sort": { "finishedAt": 1 } },
+        doc! { "$limit": i64::from(limit) },
+        doc! { "$set": { "now": connection.database.now() } },
+    ];
+    pipeline.extend(fields.map(|fields| doc! { "$project": fields }));
+    let mut found = connection.aggregate(Some(STANDING_INDEX), pipeline).await?;
     let age = duration_micros(request.older_than());
     found.retain(|document| {
         let times = number(document, "finishedAt").zip(number(document, "now"));
         times.is_some_and(|(finished, now)| finished <= now.saturating_sub(age))
     });
-    found.sort_by_key(|document| number(document, "finishedAt"));
-    found.truncate(limit as usize);
     Ok(found)
 }
 
@@ -147,23 +151,6 @@ pub(super) async fn promote_marked(
     promote_key_heads(connection, &ids, &marks).await
 }
 
-/// What a purge is for, and the handlers that have such messages.
-struct Purge {
-    request: PurgeRequest,
-    handlers: Vec<String>,
-    content: Content,
-}
-
-/// What became of one slice.
-#[derive(Default)]
-struct Taken {
-    changed: u64,
-    /// Whether there may be more.
-    is_full: bool,
-    /// When its last message was finished.
-    end: i64,
-}
-
 pub(super) async fn purge(database: &Arc<Database>, request: &PurgeRequest) -> Result<u64> {
     take_in_slices(database, request, Content::Any).await
 }
@@ -172,24 +159,51 @@ pub(super) async fn drop_payloads(database: &Arc<Database>, request: &PurgeReque
     take_in_slices(database, request, Content::Some).await
 }
 
+/// One slice of a purge.
+struct Step {
+    request: PurgeRequest,
+    content: Content,
+    limit: u32,
+    walk: Walk,
+    passed: Passed,
+}
+
+/// What became of one slice.
+struct Taken {
+    group: Group,
+    /// What was found, in the order in which it was finished.
+    found: Vec<Document>,
+    changed: u64,
+}
+
 /// Each slice has its own task, and all the time that an operation has.
 async fn take_in_slices(
     database: &Arc<Database>,
     request: &PurgeRequest,
     content: Content,
 ) -> Result<u64> {
-    let purge = Purge::begin(database, request.clone(), content).await?;
+    let mut walk = Walk::begin(&database.purge_places, request, content);
+    let mut passed = Passed::default();
     let mut changed = 0;
-    let mut left = request.limit();
-    let mut beyond = 0;
-    while left > 0 {
-        let limit = left.min(PURGE_SLICE);
+    loop {
+        let left = u64::from(request.limit()).saturating_sub(changed);
+        let limit = u32::try_from(left).map_or(PURGE_SLICE, |left| left.min(PURGE_SLICE));
+        if limit == 0 {
+            return Ok(changed);
+        }
         let started = Instant::now();
-        let purge = Arc::clone(&purge);
+        let step = Step {
+            request: request.clone(),
+            content,
+            limit,
+            walk: walk.clone(),
+            passed: passed.clone(),
+        };
         let taken = checked_task(database, move |database| async move {
-            let taken = purge.take(&mut database.connection(), limit, beyond).await;
-            if content == Content::Any {
-                wake_after_purge(&database, &purge.request);
+            let taken = step.take(&mut database.connection()).await;
+            let found_nothing = matches!(&taken, Ok(taken) if taken.found.is_empty());
+            if content == Content::Any && !found_nothing {
+                wake_after_purge(&database, &step.request);
             }
             taken
         });
@@ -197,76 +211,62 @@ async fn take_in_slices(
             .await
             .map_err(|error| error.after_changes(changed > 0))?;
         changed += taken.changed;
-        left -= limit;
-        if !taken.is_full {
-            break;
+        walk.stand_in(taken.group);
+        walk.leave(&database.purge_places);
+        let is_full = taken.found.len() >= limit as usize;
+        if !is_full && !walk.go_on(&database.purge_places) {
+            return Ok(changed);
         }
-        if taken.changed == 0 {
-            // Others keep changing these, or have deleted them.
-            beyond = taken.end;
+        if !is_full {
+            passed = Passed::default();
+        } else if taken.changed == 0 {
+            passed.add(&taken.found);
         }
         // Rests as long as it worked, so that the server is never busy with it alone; also after
         // the last, since a caller that reaches the limit asks for more.
         tokio::time::sleep(started.elapsed()).await;
     }
-    Ok(changed)
 }
 
-impl Purge {
-    async fn begin(
-        database: &Arc<Database>,
-        request: PurgeRequest,
-        content: Content,
-    ) -> Result<Arc<Self>> {
-        let begun = checked_task(database, move |database| async move {
-            let handlers = handlers(&mut database.connection(), &request).await?;
-            Ok(Arc::new(Self {
-                request,
-                handlers,
-                content,
-            }))
-        });
-        begun.await
-    }
-
-    /// Takes what it is for from up to `limit` messages that were finished after `beyond`.
-    async fn take(
-        &self,
-        connection: &mut Connection<'_>,
-        limit: u32,
-        beyond: i64,
-    ) -> Result<Taken> {
-        let (request, content) = (&self.request, self.content);
+impl Step {
+    async fn take(&self, connection: &mut Connection<'_>) -> Result<Taken> {
+        let request = &self.request;
+        let group = self.walk.group(connection, request.state()).await?;
         let fields = doc! { "seq": 1, "finishedAt": 1, "now": 1, "lane": 1, "mark": 1 };
         let found = longest_finished(
             connection,
             request,
-            &self.handlers,
-            content,
-            limit,
-            beyond,
+            &group.handlers,
+            self.content,
+            self.limit,
+            &self.passed,
             Some(fields),
         )
         .await?;
+        let changed = self.change(connection, &found).await?;
+        Ok(Taken {
+            group,
+            found,
+            changed,
+        })
+    }
+
+    /// Takes what the purge is for from the messages that were found.
+    async fn change(&self, connection: &mut Connection<'_>, found: &[Document]) -> Result<u64> {
         let Some(last) = found.last() else {
-            return Ok(Taken::default());
+            return Ok(0);
         };
         let end = number(last, "finishedAt").unwrap_or(0);
         let ids = ids_of(found.iter());
-        let changed = match content {
+        match self.content {
             Content::Any => {
                 let now = number(last, "now").unwrap_or(0);
-                connection.open(numbers_of(&found), now).await?;
-                promote_marked(connection, &found).await?;
-                delete(connection, request, &ids, end).await?
+                connection.open(numbers_of(found), now).await?;
+                promote_marked(connection, found).await?;
+                delete(connection, &self.request, &ids, end).await
             }
-            Content::Some => empty(connection, request, &ids, end).await?,
-        };
-        Ok(Taken {
-            changed,
-            is_full: found.len() >= limit as usize,
-            end,
-        })
+            Content::Some => empty(connection, &self.request, &ids, end).await,
+        }
     }
 }
 
@@ -333,16 +333,45 @@ fn wake_after_purge(database: &Database, request: &PurgeRequest) {
     }
 }
 
-pub(super) async fn expired(
-    connection: &mut Connection<'_>,
-    request: &PurgeRequest,
-) -> Result<Listing> {
-    if request.limit() == 0 {
-        return Ok(Listing::default());
+/// Each group of handlers has its own task, and all the time that an operation has.
+pub(super) async fn expired(database: &Arc<Database>, request: &PurgeRequest) -> Result<Listing> {
+    let mut walk = Walk::begin(&database.purge_places, request, Content::Any);
+    let mut listing = Listing::default();
+    loop {
+        let listed = listing.records.len() + listing.corrupt.len();
+        let limit =
+            u32::try_from(listed).map_or(0, |listed| request.limit().saturating_sub(listed));
+        if limit == 0 {
+            return Ok(listing);
+        }
+        let (request, standing) = (request.clone(), walk.clone());
+        let found = checked_task(database, move |database| async move {
+            let mut connection = database.connection();
+            let group = standing.group(&mut connection, request.state()).await?;
+            let (handlers, passed) = (&group.handlers, Passed::default());
+            let found = longest_finished(
+                &mut connection,
+                &request,
+                handlers,
+                Content::Any,
+                limit,
+                &passed,
+                None,
+            )
+            .await?;
+            Ok((group, read_listing(&connection, found)))
+        });
+        let (group, mut found) = found.await?;
+        walk.stand_in(group);
+        if listed == 0 {
+            // What is listed first is the first to be purged, once it is archived.
+            walk.leave(&database.purge_places);
+        }
+        let is_full = found.records.len() + found.corrupt.len() >= limit as usize;
+        listing.records.append(&mut found.records);
+        listing.corrupt.append(&mut found.corrupt);
+        if is_full || !walk.go_on(&database.purge_places) {
+            return Ok(listing);
+        }
     }
-    let handlers = handlers(connection, request).await?;
-    let limit = request.limit();
-    let found =
-        longest_finished(connection, request, &handlers, Content::Any, limit, 0, None).await?;
-    Ok(read_listing(connection, found))
 }

@@ -1,6 +1,9 @@
 //! Counts and lag of each handler.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    time::Duration,
+};
 
 use inbox_api::{HandlerName, HandlerStatistics, Result, State, Statistics};
 use mongodb::bson::{Bson, Document, doc};
@@ -49,27 +52,30 @@ pub(super) async fn statistics(connection: &mut Connection<'_>) -> Result<Statis
     } else {
         first_due(connection, &waiting).await?
     };
-    let of = |found: &[Document], field: &str, name: &str| {
-        found
-            .iter()
-            .find(|found| found.get_str(field).is_ok_and(|found| found == name))
-            .cloned()
-            .unwrap_or_default()
-    };
+    let paused = paused(connection).await?;
+    let (run_out, due) = (by_name(&run_out, "_id"), by_name(&due, "handler"));
+    let nothing = Document::new();
     // In order of name. One that breaks the rules is of a corrupt message, which claim and list
     // report.
-    let paused = paused(connection).await?;
     let handlers = by_handler.iter().filter_map(|(name, states)| {
         let handler = HandlerName::new(name.as_str()).ok()?;
-        let run_out = counter(&of(&run_out, "_id", name));
-        let due = of(&due, "handler", name);
-        let mut statistics = handler_statistics(handler, states, run_out, &due);
-        statistics.paused = paused.contains(&statistics.handler);
+        let run_out = run_out.get(name.as_str()).map_or(0, |found| counter(found));
+        let due = due.get(name.as_str()).copied().unwrap_or(&nothing);
+        let mut statistics = handler_statistics(handler, states, run_out, due);
+        statistics.paused = paused.binary_search(&statistics.handler).is_ok();
         Some(statistics)
     });
     Ok(Statistics {
         handlers: handlers.collect(),
     })
+}
+
+/// Documents about handlers, by the name in this field.
+fn by_name<'d>(found: &'d [Document], field: &str) -> HashMap<&'d str, &'d Document> {
+    found
+        .iter()
+        .filter_map(|found| Some((found.get_str(field).ok()?, found)))
+        .collect()
 }
 
 /// Of each handler the first messages that may be claimed once they are visible, with the time.

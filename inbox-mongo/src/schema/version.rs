@@ -152,7 +152,8 @@ pub(super) fn foreign(database: &Database) -> Error {
         format!(
             "there are collections of the names of the inbox {0} without the mark of an inbox, the \
              document {SCHEMA:?} in {0}_meta (version unknown, this build works with {VERSION}); \
-             choose another inbox name or database, or drop them if nobody needs them",
+             choose another inbox name or database, or drop them if nobody needs them (remove does, \
+             if they are what workers have left behind when the inbox was removed)",
             database.options.inbox
         ),
     )

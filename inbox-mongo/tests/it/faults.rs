@@ -191,6 +191,33 @@ async fn claims_without_an_answer_cost_no_attempts() {
     assert_eq!(attempts, 3);
 }
 
+/// The driver takes a silent server for gone before the store's own time limit, and gives up what was sent.
+#[tokio::test]
+async fn what_was_sent_to_a_server_that_went_silent_may_have_been_done() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let _ = place.store().await;
+    let (proxy, url) = common::proxied(&place.url).await.unwrap();
+    let mut options = ClientOptions::parse(&url).await.unwrap();
+    options.heartbeat_freq = Some(Duration::from_millis(500));
+    options.connect_timeout = Some(Duration::from_millis(500));
+    let client = Client::with_options(options).unwrap();
+    let store = MongoStore::with_client(client, place.options.clone())
+        .await
+        .unwrap();
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    let claims = store.claim_for(&handler(), 1, LEASE, &worker()).await;
+    let leased = claims.unwrap().leased;
+
+    proxy.stall();
+    let processed = Outcome::Processed { result: None };
+    let error = store.settle_one(&leased[0].lease, processed).await;
+    let error = error.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    assert_eq!(error.effect(), Effect::Unknown, "{error}");
+}
+
 /// The time limit is that of a slice: all of a purge may take longer.
 #[tokio::test]
 async fn a_purge_may_take_longer_than_an_operation() {

@@ -10,7 +10,7 @@ use std::{
 };
 
 use inbox_api::{
-    Begun, Effect, ErrorKind, Extended, HandlerName, LeaseTerms, Message, Operate as _,
+    Begun, Effect, ErrorKind, Extended, HandlerName, InboxName, LeaseTerms, Message, Operate as _,
     OrderingKey, Outcome, Receipt, Recorded, Schema as _, Settled, Settlement, State, Store as _,
     StoreExt as _, Transactional as _,
 };
@@ -162,6 +162,49 @@ fn looks_after_its_commit(sent: &Sent) {
     assert_eq!(look.get("lsid"), commit.get("lsid"));
     let concern = look.get_document("readConcern").unwrap();
     assert!(concern.contains_key("afterClusterTime"), "{concern}");
+}
+
+/// Waits until so many change streams have been closed.
+async fn until_closed(sent: &Sent, streams: usize) {
+    let deadline = Instant::now() + Duration::from_secs(60);
+    loop {
+        let closed = lock(sent)
+            .iter()
+            .filter(|command| command.contains_key("killCursors"))
+            .count();
+        if closed >= streams {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{closed} of {streams}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+}
+
+/// A change stream that is only being opened when the store is closed is closed again.
+#[tokio::test]
+async fn closing_while_a_subscription_is_being_made_leaves_no_change_stream() {
+    let Some((place, _store)) = place().await else {
+        return;
+    };
+    let (store, sent) = listening_from_the_start(&place).await;
+    let handlers = [handler()];
+    let (subscribed, ()) = tokio::join!(store.subscribe(&handlers), store.close());
+    let error = subscribed.err().expect("the store is closed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+    until_closed(&sent, 1).await;
+}
+
+#[tokio::test]
+async fn closing_ends_all_subscriptions_that_were_made_at_once() {
+    let Some((place, _store)) = place().await else {
+        return;
+    };
+    let (store, sent) = listening_from_the_start(&place).await;
+    let handlers = [handler()];
+    let (one, other) = tokio::join!(store.subscribe(&handlers), store.subscribe(&handlers));
+    let _subscriptions = (one.unwrap(), other.unwrap());
+    store.close().await;
+    until_closed(&sent, 2).await;
 }
 
 /// Of a batch with a message that is held, the others are settled first, and may be another's before the
@@ -374,6 +417,45 @@ async fn nothing_is_committed_behind_a_step_that_failed_half_way() {
     assert_eq!(own.count_documents(doc! {}).await.unwrap(), 0);
     let guards = meta.count_documents(doc! { "held": { "$exists": true } });
     assert_eq!(guards.await.unwrap(), 0);
+}
+
+/// Whichever store commits: marks are looked at, and counts opened, in the inbox that they are of.
+#[tokio::test]
+async fn each_inbox_of_a_transaction_has_its_own_books() {
+    let Some((place, _)) = place().await else {
+        return;
+    };
+    let client = common::client(&place.url).await;
+    let other = InboxName::new("other").unwrap();
+    let options = place.options.clone().inbox_name(other);
+    let first = MongoStore::with_client(client.clone(), place.options.clone()).await;
+    let second = MongoStore::with_client(client, options).await;
+    let (first, second) = (first.unwrap(), second.unwrap());
+    second.create().await.unwrap();
+    let raw = place.raw().await;
+    let drawn = doc! { "$set": { "last": 20_100_i64 } };
+    let meta = raw.collection::<Document>("other_meta");
+    let updated = meta.update_one(doc! { "_id": "sequence" }, drawn).await;
+    assert_eq!(updated.unwrap().matched_count, 1);
+
+    let mut transaction = first.open().await.unwrap();
+    for store in [&first, &second] {
+        let stored = store.receive_in(&mut transaction, &[in_order("a")]).await;
+        assert_eq!(stored.unwrap(), [Receipt::Accepted]);
+    }
+    // The segment of the second one's message is kept before the commit, and no segment of that number is there in
+    // the first one.
+    let kept = doc! { "_id": 2_i64, "openUntil": 5_i64, "counts": [] };
+    meta.insert_one(kept).await.unwrap();
+    place.offset.advance(Duration::from_secs(200));
+    first.commit(transaction).await.unwrap();
+    for inbox in ["inbox_message", "other_message"] {
+        let messages = raw.collection::<Document>(inbox);
+        let stored = messages.find_one(doc! {}).await.unwrap().unwrap();
+        assert_eq!(stored.get_i32("lane").unwrap(), 1, "{inbox}: {stored}");
+    }
+    let opened = meta.find_one(doc! { "_id": 2_i64 }).await.unwrap();
+    assert!(!opened.unwrap().contains_key("counts"));
 }
 
 /// A server may be told to let transactions be open for longer than counts are counted again.

@@ -262,6 +262,40 @@ async fn a_pause_takes_one_request_once() {
     assert_eq!(store.claim(&both).await.unwrap().leased.len(), 10);
 }
 
+/// A purge of all handlers looks at some of them at a time, and goes on where the one before has ended.
+#[tokio::test]
+async fn requests_of_a_purge_do_not_grow_with_the_handlers() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let (store, sent) = listening(&place).await;
+    let messages: Vec<Message> = (0..300)
+        .map(|number| {
+            let handler = HandlerName::new(format!("handler-{number:03}")).unwrap();
+            message(&format!("evt-{number}")).for_handler(handler)
+        })
+        .collect();
+    let _ = store.receive(&messages).await.unwrap();
+    let raw = place.raw().await;
+    let stored = raw.collection::<Document>("inbox_message");
+    let processed = doc! {
+        "$set": { "state": 2, "finishedAt": 1_i64, "emptied": false }, "$unset": { "lane": "" },
+    };
+    stored.update_many(doc! {}, processed).await.unwrap();
+    lock(&sent).clear();
+    let expired = inbox_api::PurgeRequest::new(inbox_api::State::Processed, Duration::ZERO, 30);
+    let expired = expired.unwrap();
+    // What an archiver gets of them, a whole slice.
+    assert_eq!(store.expired(&expired).await.unwrap().records.len(), 30);
+    for _ in 0..10 {
+        assert_eq!(store.purge(&expired).await.unwrap(), 30);
+    }
+    assert_eq!(store.purge(&expired).await.unwrap(), 0);
+    let looks = names(&sent);
+    let looks = looks.iter().filter(|name| *name == "aggregate").count();
+    assert!(looks < 60, "{looks} looks at 300 handlers");
+}
+
 #[tokio::test]
 async fn concerns_are_said_on_each_request() {
     let Some(place) = TestInbox::shared() else {

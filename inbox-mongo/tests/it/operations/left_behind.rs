@@ -93,6 +93,32 @@ async fn a_purge_goes_past_marks() {
     assert_eq!(store.purge(&expired).await.unwrap(), 1100);
 }
 
+/// A call that ends below its limit has left nothing that can go: the janitor, and the command, end with it.
+#[tokio::test]
+async fn a_purge_goes_past_what_cannot_be_deleted_now() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let all: Vec<_> = (0..1500).map(|n| message(&format!("old-{n}"))).collect();
+    let _ = store.receive(&all).await.unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    let processed = doc! {
+        "$set": { "state": 2, "finishedAt": 2_i64, "visibleAt": 1_i64, "emptied": false },
+        "$unset": { "lane": "" },
+    };
+    messages.update_many(doc! {}, processed).await.unwrap();
+    // As those whose marks an open transaction holds. They are the first ones.
+    let held = doc! { "$set": { "finishedAt": 1_i64, "lane": 2 } };
+    let first = doc! { "seq": { "$lte": 600_i64 } };
+    let held = messages.update_many(first, held).await.unwrap();
+    assert_eq!(held.modified_count, 600);
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 1000).unwrap();
+    assert_eq!(store.purge(&expired).await.unwrap(), 900);
+    assert_eq!(messages.count_documents(doc! {}).await.unwrap(), 600);
+}
+
 /// As a worker leaves it that is killed between leasing a message that is not the first of its
 /// ordering key and finding that out.
 #[tokio::test]

@@ -110,6 +110,44 @@ async fn a_removal_that_broke_off_is_completed() {
     assert_eq!(error.kind(), ErrorKind::SchemaVersion);
 }
 
+/// A server makes a collection by itself for what a worker inserts that had drawn its numbers before.
+#[tokio::test]
+async fn what_workers_leave_behind_of_a_removed_inbox_is_removed() {
+    let Some(place) = TestInbox::shared() else {
+        return;
+    };
+    let store = place.store().await;
+    let _ = store.receive_one(&message("a")).await.unwrap();
+    let raw = place.raw().await;
+    let messages = raw.collection::<Document>("inbox_message");
+    let late = messages.find_one(doc! {}).await.unwrap().unwrap();
+    store.remove().await.unwrap();
+    let segment = doc! { "_id": 0_i64, "openUntil": 5_i64 };
+    let late = [("inbox_message", late), ("inbox_meta", segment)];
+    for left in [&late[..1], &late[1..], &late[..]] {
+        for (collection, document) in left {
+            let insert = doc! { "insert": *collection, "documents": [document.clone()] };
+            place.run(insert).await.unwrap();
+        }
+        let error = store.create().await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+        assert!(error.to_string().contains("remove does"), "{error}");
+        store.remove().await.unwrap();
+        assert_eq!(
+            raw.list_collection_names().await.unwrap(),
+            Vec::<String>::new()
+        );
+    }
+    // A message that was worked on is none of these: it may be what is left of an inbox that is needed.
+    let mut worked_on = late[0].1.clone();
+    worked_on.insert("token", 1_i64);
+    let insert = doc! { "insert": "inbox_message", "documents": [worked_on] };
+    place.run(insert).await.unwrap();
+    let error = store.remove().await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::SchemaVersion);
+    assert_eq!(messages.count_documents(doc! {}).await.unwrap(), 1);
+}
+
 #[tokio::test]
 async fn a_ddl_that_broke_off_is_completed() {
     let Some(url) = common::shared_url() else {
