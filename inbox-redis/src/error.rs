@@ -1,6 +1,8 @@
 //! The server's and the driver's errors as the contract's, by code and kind, and by a message's
 //! text only where there is neither.
 
+use std::borrow::Cow;
+
 use inbox_api::{Effect, Error, ErrorKind};
 use redis::{ErrorKind as DriverKind, RedisError, ServerErrorKind};
 
@@ -18,6 +20,9 @@ const LOST: &str = "the connection was lost";
 /// A command within a script that the user may not run has no code. Only this text,
 /// which servers have had since permissions exist, tells it from a defect.
 const SCRIPT_DENIED: &str = "The user executing the script";
+
+/// The driver's words for a SELECT that the server has refused, whose code it does not keep.
+const NO_DATABASE: &str = "refused to switch database";
 
 pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == DriverKind::Server(ServerErrorKind::NoScript)
@@ -56,11 +61,15 @@ pub(crate) fn before(error: RedisError) -> Error {
 
 /// The error of making the first connection.
 pub(crate) fn connecting(error: RedisError) -> Error {
-    let (kind, context, _) = classify(&error);
-    let context = if context == LOST {
-        "the server cannot be reached"
-    } else {
-        context
+    let said = error.to_string();
+    let (kind, context) = match classify(&error) {
+        _ if said.contains(NO_DATABASE) => (
+            ErrorKind::Invalid,
+            Cow::from("the server has no database of this number, or this user may not choose it"),
+        ),
+        // The operating system's words, which cannot be had from the driver's error as its source.
+        (kind, LOST, _) => (kind, format!("the server cannot be reached: {said}").into()),
+        (kind, context, _) => (kind, context.into()),
     };
     Error::new(kind, context).with_source(error)
 }
@@ -224,6 +233,26 @@ mod tests {
         assert_eq!(
             [of_command(1), of_command(2), of_command(10)],
             [Effect::None, Effect::Unknown, Effect::Unknown]
+        );
+    }
+
+    #[test]
+    fn a_first_connection_that_fails_says_why() {
+        let nowhere = RedisError::from(std::io::Error::other("Name or service not known"));
+        let error = connecting(nowhere);
+        assert_eq!(error.kind(), ErrorKind::Unavailable);
+        assert_eq!(
+            error.context(),
+            "the server cannot be reached: Name or service not known"
+        );
+        let kind = DriverKind::Server(ServerErrorKind::ResponseError);
+        let words = "Redis server refused to switch database";
+        let detail = "DB index is out of range".to_owned();
+        let error = connecting(RedisError::from((kind, words, detail)));
+        assert_eq!(error.kind(), ErrorKind::Invalid);
+        assert!(
+            error.context().contains("no database of this number"),
+            "{error}"
         );
     }
 

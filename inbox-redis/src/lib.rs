@@ -36,7 +36,8 @@
 //! so many replicas have the write (`WAIT`), or until it is on disks (`WAITAOF`). That holds for what
 //! others have written too: *duplicate*, *busy* and the repetition of a settlement are answered when
 //! what they rest on is confirmed. Those who wait have their own connections, on which they wait
-//! together, so that they keep nobody else waiting. Without confirmations, a lease that a fail-over
+//! together, so that they keep nobody else waiting. Purges and changes of many messages wait once for each shard, behind
+//! the last of their steps; when another server has taken over in between, they fail. Without confirmations, a lease that a fail-over
 //! forgets is given out once more, with a greater token unless the new server's clock is behind, and a
 //! message may come behind a later one of its ordering key.
 //! When they do not confirm in time, the operation fails as `Unavailable` with an unknown effect. A
@@ -85,8 +86,12 @@
 //! the home has a note (in `places`) of where the first one went, which it makes before that one is
 //! stored. The note can get lost in a fail-over (unless [`Confirmations`] are demanded), and goes when
 //! the message is purged: a copy with another ordering key that comes then, or at the same time, may be
-//! accepted once more. One that finds a note without a message is stored where the note says, next to
-//! the other messages of its ordering key and not in order with them. Messages of a batch that
+//! accepted once more. A message that comes again while the note of its purged predecessor is being removed keeps
+//! the note, unless its receive takes longer from the first round trip to the second than the removal gives it: a
+//! second behind a settlement ([`keep_processed`](RedisOptions::keep_processed)), and one round trip in a purge.
+//! After that a copy with another ordering key may be accepted, too. One that finds a note without a message is
+//! stored where the note says, next to the other messages of its ordering key and not in order with them.
+//! Messages of a batch that
 //! share an id and have different ordering keys may be stored in part when the sender dies: sending
 //! the delivery again stores the rest.
 //!
@@ -141,7 +146,7 @@
 //! | `…:done:STATE:HANDLER` | stream | a moment → the numbers of all messages and runs that became final then |
 //! | `…:dead` | sorted set | fields of dead letters by number |
 //! | `…:late`, `…:statics` | sorted set, hash | the log's entries that came behind later ones of other shards' batches; kind and headers of edited messages |
-//! | `…:places` | hash | field → the shard that a message of this home went to, for its ordering key |
+//! | `…:places` | hash | field → the shard that a message of this home went to, for its ordering key; while that is being removed, a mark behind it |
 //!
 //! **A retained processed message without its payload takes under 250 bytes** when it was received
 //! in large batches: about 180 bytes measured in batches of 100, 294 in batches of one, with ids of
@@ -159,8 +164,11 @@
 //! [`ddl`](inbox_api::Schema::ddl) lists their digests.
 //!
 //! Nothing else runs meanwhile, so a script is given no more than it does in some fifty milliseconds:
-//! claims, settlements, extensions, replays and purges go in steps of 500 messages. So does a receive
-//! in several shards. With one shard a script receives up to 10,000 messages and 64 MiB, and 1,000
+//! claims, settlements, extensions, replays and purges go in steps of 500 messages. Lists, purges and changes of many
+//! messages also count what takes longer, the runs that are taken apart and the parts of the log that are read, and go on
+//! in another script after about so long. What does not: settlements and extensions that take much of a run each from
+//! many runs, and the passing of messages that had become final together, each of another batch, and were replayed. A
+//! receive in several shards goes in steps of 500, too. With one shard a script receives up to 10,000 messages and 64 MiB, and 1,000
 //! messages with an ordering key, a due time or over 64 KiB; a greater batch takes several scripts, one
 //! after the other, and one that fails ends it.
 //!
@@ -172,7 +180,7 @@
 //! | `claim` | O(log N) for each run and each message by itself, and the bodies' length; blocked, future and finished messages cost nothing |
 //! | `settle`, `extend` | O(n), O(log N) for each run and each message by itself, and for each ordering key concerned |
 //! | `begin`, replay, discard | O(log N) |
-//! | purge, dropping payloads | O(n), for each an entry of the log is found in O(log history); what was replayed or has neither payload nor result is passed once, up to 1,500 in a script |
+//! | purge, dropping payloads | O(n), for each an entry of the log is found in O(log history); what was replayed or has neither payload nor result is passed once, up to 1,500 in a script; and O(handlers) to find the longest-finished of all |
 //! | list, count | O(messages looked at), in steps of up to 1,000; dead letters by their own index; what is pending or leased where it waits, without the history, if that is no more than 5,000 in a shard, or of one ordering key; up to 1,000 ids of a handler by their keys |
 //! | statistics | O(handlers · log N) |
 //!

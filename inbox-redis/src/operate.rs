@@ -1,5 +1,6 @@
 //! The operator's side, whose operations have a file each.
 
+mod changes;
 mod clear;
 mod discard;
 mod intervention;

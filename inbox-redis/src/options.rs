@@ -4,7 +4,7 @@ use std::{fmt, time::Duration};
 
 use inbox_api::{
     ClockOffset, DEFAULT_PAYLOAD_LIMIT, Error, ErrorKind, InboxName, Result, error_text,
-    hide_password,
+    hide_password, time_limit,
 };
 use redis::{
     ConnectionInfo, IntoConnectionInfo as _,
@@ -42,7 +42,7 @@ pub struct Confirmations {
     /// So many replicas have the write on disk (`WAITAOF`, from Redis 7.2). They tell about once a
     /// second: give them a [`timeout`](Self::timeout) of several.
     pub replica_aofs: u32,
-    /// How long to wait for them. Less than the operation's time-out.
+    /// How long to wait for them, at most a day. Less than the operation's time-out.
     pub timeout: Duration,
 }
 
@@ -293,10 +293,10 @@ impl RedisOptions {
     }
 
     /// How long an operation waits for the server before it fails as `Unavailable` with an
-    /// unknown effect: 30 seconds unless set, at least 10 milliseconds.
+    /// unknown effect: 30 seconds unless set, from 10 milliseconds to a day.
     #[must_use]
     pub fn operation_timeout(mut self, timeout: Duration) -> Self {
-        self.operation_timeout = timeout.max(Duration::from_millis(10));
+        self.operation_timeout = time_limit(timeout).max(Duration::from_millis(10));
         self
     }
 

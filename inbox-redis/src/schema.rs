@@ -33,6 +33,31 @@ struct Marked {
     shards: u32,
 }
 
+/// The handlers that have messages in a shard.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub(crate) struct Counted {
+    /// Those of its `counts`, each with a handler, be its name one that the rules allow or not.
+    pub(crate) fields: Vec<Vec<u8>>,
+    pub(crate) handlers: Vec<HandlerName>,
+}
+
+impl Counted {
+    fn read(fields: Vec<Value>) -> Self {
+        let texts = fields.iter().filter_map(|field| match field {
+            Value::BulkString(text) => Some(text.clone()),
+            _ => None,
+        });
+        let texts = texts.collect();
+        let mut handlers = read_handlers(fields);
+        handlers.sort();
+        handlers.dedup();
+        Self {
+            fields: texts,
+            handlers,
+        }
+    }
+}
+
 /// The version that `steps` make.
 fn version_of(steps: &[Script]) -> u32 {
     u32::try_from(steps.len()).map_or(u32::MAX, |steps| steps.saturating_add(1))
@@ -260,16 +285,29 @@ async fn upgrade_shard(
     if version >= version_of(steps) {
         return Ok(());
     }
-    let handlers = match find_handlers(connection, shard).await? {
-        Some((_, handlers)) => handlers,
-        None => Vec::new(),
+    let counted = match find_handlers(connection, shard).await? {
+        Some((_, counted)) => counted,
+        None => Counted::default(),
     };
+    take_steps(connection, shard, steps, version, counted).await
+}
+
+async fn take_steps(
+    connection: &Connection,
+    shard: u16,
+    steps: &'static [Script],
+    version: u32,
+    mut counted: Counted,
+) -> Result<()> {
     for (step, makes) in steps.iter().zip(2..).filter(|(_, makes)| *makes > version) {
         loop {
-            let call = connection.caller.step_call(step, makes, shard, &handlers);
+            let call = connection.caller.step_call(step, makes, shard, &counted);
             let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
-            if reply::text(&answer.next()?)? != Some("more") {
-                break;
+            match reply::text(&answer.next()?)? {
+                Some("more") => {}
+                // The first messages of a handler have come since.
+                Some("others") => counted = Counted::read(answer.list()?),
+                _ => break,
             }
         }
     }
@@ -300,21 +338,19 @@ impl RedisOptions {
 
 /// The version and the handlers of a shard that is there, of whatever version it is: another migration may
 /// have been quicker.
-async fn find_handlers(
-    connection: &Connection,
-    shard: u16,
-) -> Result<Option<(u32, Vec<HandlerName>)>> {
-    let call = connection.caller.remove_call(false, shard, &[]);
+async fn find_handlers(connection: &Connection, shard: u16) -> Result<Option<(u32, Counted)>> {
+    let nothing = Counted::default();
+    let call = connection.caller.remove_call(false, shard, &nothing);
     read_removal(connection, connection.run(call).await?)
 }
 
-fn read_removal(connection: &Connection, answer: Value) -> Result<Option<(u32, Vec<HandlerName>)>> {
+fn read_removal(connection: &Connection, answer: Value) -> Result<Option<(u32, Counted)>> {
     let mut answer = Taker::of(answer)?;
     let what = answer.next()?;
     match reply::text(&what)?.ok_or(Unexpected)? {
         "found" => {
             let version = u32::try_from(answer.number()?).map_err(|_| Unexpected)?;
-            Ok(Some((version, read_handlers(answer.list()?))))
+            Ok(Some((version, Counted::read(answer.list()?))))
         }
         "missing" | "removed" => Ok(None),
         _ => {
@@ -342,19 +378,29 @@ fn refuse_newer(connection: &Connection, version: u32) -> Result<()> {
 async fn remove(connection: &Connection) -> Result<()> {
     let mut found = Vec::new();
     for shard in connection.layout().all() {
-        if let Some((version, handlers)) = find_handlers(connection, shard).await? {
+        if let Some((version, counted)) = find_handlers(connection, shard).await? {
             refuse_newer(connection, version)?;
-            found.push((shard, handlers));
+            found.push((shard, counted));
         }
     }
-    for (shard, handlers) in found {
-        // Not confirmed, which takes a write of the marker that is gone.
-        let call = connection.caller.remove_call(true, shard, &handlers);
-        if let Some((version, _)) = read_removal(connection, connection.run(call).await?)? {
-            refuse_newer(connection, version)?;
-        }
+    for (shard, counted) in found {
+        remove_shard(connection, shard, counted).await?;
     }
     Ok(())
+}
+
+/// Repeated when the first messages of a handler have come since: their keys would be left.
+async fn remove_shard(connection: &Connection, shard: u16, mut counted: Counted) -> Result<()> {
+    loop {
+        // Not confirmed, which takes a write of the marker that is gone.
+        let call = connection.caller.remove_call(true, shard, &counted);
+        let Some((version, current)) = read_removal(connection, connection.run(call).await?)?
+        else {
+            return Ok(());
+        };
+        refuse_newer(connection, version)?;
+        counted = current;
+    }
 }
 
 #[async_trait]
@@ -415,6 +461,7 @@ mod tests {
     use test_servers::{Server, find_own, or_skip};
 
     use super::*;
+    use crate::keys::{HANDLER_KEYS, SHARD_KEYS};
 
     static LONGER: LazyLock<Vec<Script>> = LazyLock::new(|| {
         vec![
@@ -529,8 +576,9 @@ mod tests {
             .unwrap();
 
         let operation = store.shared.operation("migrate");
-        let found = find_handlers(&operation, 1).await.unwrap();
-        assert_eq!(found, Some((3, vec![HandlerName::new("h").unwrap()])));
+        let (version, counted) = find_handlers(&operation, 1).await.unwrap().unwrap();
+        assert_eq!(version, 3);
+        assert_eq!(counted.handlers, [HandlerName::new("h").unwrap()]);
 
         let error = store.remove().await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::SchemaVersion);
@@ -540,6 +588,41 @@ mod tests {
             let kept = inbox_api::Operate::get(&store, &key).await.unwrap();
             assert!(kept.is_some(), "{key}");
         }
+    }
+
+    #[tokio::test]
+    async fn handlers_that_come_meanwhile_are_upgraded_and_removed_too() {
+        let Some(server) = start().await else { return };
+        let store = connect(&server, 1).await;
+        store.create().await.unwrap();
+        let operation = store.shared.operation("migrate");
+        let (version, before) = find_handlers(&operation, 0).await.unwrap().unwrap();
+        assert_eq!(before, Counted::default());
+        let _ = store.receive(&[message("1")]).await.unwrap();
+        take_steps(&operation, 0, &LONGER, version, before)
+            .await
+            .unwrap();
+        let client = redis::Client::open(server.url()).unwrap();
+        let mut raw = client.get_multiplexed_async_connection().await.unwrap();
+        let mut get = redis::cmd("HGET");
+        get.arg(store.shared.layout().meta(0)).arg("keys");
+        let keys: usize = get.query_async(&mut raw).await.unwrap();
+        assert_eq!(keys, SHARD_KEYS + HANDLER_KEYS);
+
+        let store = connect(&server, 2).await;
+        store.create().await.unwrap();
+        let sent: Vec<Message> = (0..9).map(|n| message(&n.to_string())).collect();
+        let _ = store.receive(&sent).await.unwrap();
+        let operation = store.shared.operation("remove");
+        for shard in store.shared.layout().all() {
+            remove_shard(&operation, shard, Counted::default())
+                .await
+                .unwrap();
+        }
+        let mut keys = redis::cmd("KEYS");
+        keys.arg("{of_2:*");
+        let left: Vec<String> = keys.query_async(&mut raw).await.unwrap();
+        assert_eq!(left, [""; 0]);
     }
 
     #[tokio::test]

@@ -9,6 +9,7 @@ use redis::{Cmd, ToRedisArgs};
 use crate::{
     clocks::{Clocks, Moment},
     keys::{self, HANDLER_KEYS, Layout, VERSION, WORKS_FROM},
+    schema::Counted,
 };
 
 /// A script with the digest under which servers know it.
@@ -34,9 +35,10 @@ impl Script {
 
     /// A step of a migration that does this.
     pub(crate) fn step(text: &str) -> Self {
+        let handlers = include_str!("lua/schema_handlers.lua");
         let begin = include_str!("lua/schema_step_begin.lua");
         let end = include_str!("lua/schema_step_end.lua");
-        let text = format!("#!lua flags=allow-oom\n{begin}{text}\n{end}");
+        let text = format!("#!lua flags=allow-oom\n{handlers}{begin}{text}\n{end}");
         Self::new("a step of a migration", text)
     }
 }
@@ -123,8 +125,10 @@ scripts! {
     PAUSED = reading "paused.lua";
     PURGE = draining "purge.lua";
     PURGE_FIND = reading "purge_find.lua";
+    PURGE_LOCATE = reading "purge_locate.lua";
     DROP_PAYLOADS = draining "drop_payloads.lua";
     PURGE_FORGET_SHARDS = draining "purge_forget_shards.lua";
+    SERVER_LIFE = reading "server_life.lua";
 }
 
 /// Sets one shard up, and so does not run on a full server or a replica.
@@ -144,6 +148,7 @@ static LOOK: LazyLock<Script> = LazyLock::new(|| {
 static REMOVE: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         "#!lua flags=allow-oom\n",
+        include_str!("lua/schema_handlers.lua"),
         include_str!("lua/schema_remove.lua")
     );
     Script::new("schema_remove.lua", text)
@@ -153,6 +158,7 @@ static REMOVE: LazyLock<Script> = LazyLock::new(|| {
 static REMOVE_LOOK: LazyLock<Script> = LazyLock::new(|| {
     let text = concat!(
         "#!lua flags=no-writes\n",
+        include_str!("lua/schema_handlers.lua"),
         include_str!("lua/schema_remove.lua")
     );
     Script::new("schema_remove.lua", text)
@@ -271,10 +277,10 @@ impl Caller {
         script: &'static Script,
         version: u32,
         shard: u16,
-        handlers: &[HandlerName],
+        counted: &Counted,
     ) -> Call {
-        let mut call = self.begin_schema_call(script, shard, handlers);
-        call.arg(version).arg(WORKS_FROM);
+        let mut call = self.begin_schema_call(script, shard, &counted.handlers);
+        call.arg(version).arg(WORKS_FROM).arg(&counted.fields);
         call
     }
 
@@ -302,10 +308,10 @@ impl Caller {
     }
 
     /// The script that removes a shard with these handlers' keys, or only looks which handlers it has.
-    pub(crate) fn remove_call(&self, remove: bool, shard: u16, handlers: &[HandlerName]) -> Call {
+    pub(crate) fn remove_call(&self, remove: bool, shard: u16, counted: &Counted) -> Call {
         let script = if remove { &REMOVE } else { &REMOVE_LOOK };
-        let mut call = self.begin_schema_call(script, shard, handlers);
-        call.arg(u8::from(remove)).arg(VERSION);
+        let mut call = self.begin_schema_call(script, shard, &counted.handlers);
+        call.arg(u8::from(remove)).arg(VERSION).arg(&counted.fields);
         call
     }
 

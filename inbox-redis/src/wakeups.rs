@@ -1,16 +1,20 @@
 //! Wake-ups by publish and subscribe, on their own connection.
 
 use std::{
+    pin::pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
     time::Duration,
 };
 
 use async_trait::async_trait;
-use futures_util::StreamExt as _;
+use futures_util::{
+    StreamExt as _,
+    future::{Either, select},
+};
 use inbox_api::{Effect, Error, ErrorKind, HandlerName, Result, Subscription};
 use redis::aio::{PubSub, PubSubSink, PubSubStream};
 use tokio::{
-    sync::Notify,
+    sync::{Notify, watch},
     task::JoinHandle,
     time::{sleep, timeout},
 };
@@ -32,6 +36,7 @@ struct Waiting {
 #[derive(Default)]
 struct Shared {
     waiting: Mutex<Vec<Waiting>>,
+    closed: watch::Sender<bool>,
 }
 
 impl Shared {
@@ -52,6 +57,27 @@ impl Shared {
             true
         });
     }
+
+    /// Does `work`, which ends where it is when the store is closed: `None`, also if it is closed already.
+    async fn until_closed<T>(&self, work: impl Future<Output = T>) -> Option<T> {
+        let mut closed = self.closed.subscribe();
+        let closing = pin!(closed.wait_for(|closed| *closed));
+        match select(closing, pin!(work)).await {
+            Either::Left(_) => None,
+            Either::Right((done, _)) => Some(done),
+        }
+    }
+
+    fn check_open(&self) -> Result<()> {
+        if *self.closed.borrow() {
+            return Err(closed());
+        }
+        Ok(())
+    }
+}
+
+fn closed() -> Error {
+    Error::new(ErrorKind::Unavailable, "the store is closed").with_effect(Effect::None)
 }
 
 /// Ends its task when the last subscription is gone.
@@ -89,13 +115,15 @@ impl Wakeups {
             Some(listener) => listener,
             None => {
                 // Connected first, so that nothing after the return goes unheard.
-                let connection = listen(&self.options, &self.prefix, 0).await?;
-                let task = tokio::spawn(hear(
-                    self.options.clone(),
-                    self.prefix.clone(),
-                    Arc::clone(&self.shared),
-                    connection.split(),
-                ));
+                let listening = listen(&self.options, &self.prefix, 0);
+                let connection = self.shared.until_closed(listening).await;
+                let connection = connection.unwrap_or_else(|| Err(closed()))?;
+                let (options, prefix) = (self.options.clone(), self.prefix.clone());
+                let shared = Arc::clone(&self.shared);
+                let task = tokio::spawn(async move {
+                    let hearing = hear(&options, &prefix, &shared, connection.split());
+                    shared.until_closed(hearing).await;
+                });
                 let listener = Arc::new(Listener(task));
                 *current = Arc::downgrade(&listener);
                 listener
@@ -106,20 +134,18 @@ impl Wakeups {
             handlers: handlers.to_vec(),
             signal: Arc::downgrade(&signal),
         });
+        // Who comes too late for the last wake-up finds it closed here.
+        self.shared.check_open()?;
         Ok(Box::new(Subscribed {
             signal,
             _listener: listener,
         }))
     }
 
-    /// Wakes everybody once, who then find the store closed, and hangs up.
+    /// Wakes everybody once, who then find the store closed, and hangs up, also where a connection is only being made.
     pub(crate) fn close(&self) {
+        self.shared.closed.send_replace(true);
         self.shared.wake(None);
-        if let Ok(mut current) = self.listener.try_lock()
-            && let Some(listener) = std::mem::take(&mut *current).upgrade()
-        {
-            listener.0.abort();
-        }
     }
 }
 
@@ -145,16 +171,16 @@ async fn listen(options: &RedisOptions, prefix: &str, node: usize) -> Result<Pub
 
 /// Passes wake-ups on until the task is ended; connects again when the connection breaks.
 async fn hear(
-    options: RedisOptions,
-    prefix: String,
-    shared: Arc<Shared>,
+    options: &RedisOptions,
+    prefix: &str,
+    shared: &Shared,
     (mut sink, mut stream): (PubSubSink, PubSubStream),
 ) {
     let mut node = 0;
     loop {
         until_broken(
-            &prefix,
-            &shared,
+            prefix,
+            shared,
             &mut sink,
             &mut stream,
             options.operation_timeout.min(PONG),
@@ -163,7 +189,7 @@ async fn hear(
         tracing::warn!("the connection for wake-ups failed; connecting again");
         (sink, stream) = loop {
             node += 1;
-            match listen(&options, &prefix, node).await {
+            match listen(options, prefix, node).await {
                 Ok(connection) => break connection.split(),
                 Err(_) => sleep(RECONNECT).await,
             }

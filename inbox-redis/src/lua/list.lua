@@ -56,9 +56,9 @@ table.sort(found, function(a, b)
   if backwards then return a[1] > b[1] end
   return a[1] < b[1]
 end)
-local more = #found >= rows and 1 or 0
-local keys, answer = {}, {}
-for n = 1, math.min(#found, rows) do keys[n] = found[n][2] end
+local keys, answer, last = {}, {}, readable(found, math.min(#found, rows))
+local more = (#found >= rows or last < #found) and 1 or 0
+for n = 1, last do keys[n] = found[n][2] end
 load_all(keys)
 for n, key in ipairs(keys) do
   local s = states[key] or nil

@@ -84,7 +84,7 @@ table.sort(found, function(a, b)
   if backwards then return a[1] > b[1] end
   return a[1] < b[1]
 end)
-local last, keys, answer = math.min(#found, rows), {}, {}
+local last, keys, answer = readable(found, math.min(#found, rows)), {}, {}
 for n = 1, last do
   -- Of a run's message only the log has the key.
   found[n][2] = found[n][2] or logged(found[n][1]) or nil
@@ -98,4 +98,4 @@ for n = 1, last do
     answer[#answer + 1] = {seq, full_row(s)}
   end
 end
-return {now, #found >= rows and 1 or 0, last > 0 and found[last][1] or 0, answer}
+return {now, (#found >= rows or last < #found) and 1 or 0, last > 0 and found[last][1] or 0, answer}

@@ -52,7 +52,7 @@ local function receive_part(origin, keys, offsets, packed, blob, handler)
       items = items or items_of(packed, 0, false) or {}
       answer = duplicate(decode(key, raws[n]), items[n] and items[n].static or '')
     elseif elsewhere[n] then
-      answer, raws[n] = {tonumber(elsewhere[n])}, elsewhere[n]
+      answer, raws[n] = {shard_of_note(key, elsewhere[n])}, elsewhere[n]
     else
       n_new = n_new + 1
     end

@@ -3,7 +3,7 @@
 -- It then has another replication id, and goes on far behind whatever was forgotten.
 local FORGOTTEN = 2 ^ 30
 local count_of = tonumber(ARGV[arg])
-local life = string.match(call('INFO', 'replication'), 'master_replid:(%w+)')
+local life = server_life()
 local before = call('HGET', meta, 'life')
 if life and life ~= before then
   call('HSET', meta, 'life', life)

@@ -12,6 +12,7 @@ local function replay(s, edit)
   s = own(s)
   local stored = call('HGET', body, s.key)
   if not stored and not edit.payload then return {'dropped'} end
+  worked = worked + #(stored or '') / 500
   if edit.payload or edit.headers then
     local static = stored and static_part(stored) or static_of(s)
     local payload = edit.payload or string.sub(stored, 5 + #static)

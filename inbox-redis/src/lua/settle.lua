@@ -159,10 +159,11 @@ put('HSET', errors, errs)
 write()
 -- Deletes what was processed long enough before, when all of the settlement is written: whatever goes wrong here
 -- leaves that whole. It looks at a few times as much, so that it gets past what was replayed without keeping the
--- settlement waiting.
+-- settlement waiting; how much the settlement itself had to do does not count, since nothing would be deleted otherwise.
 if keep >= 0 and done_any > 0 then
   local limit = 2 * done_any
   local most = 64 + 4 * limit
+  worked = 0
   forget_all((finished_by(PROCESSED, math.min(now - keep, finished_at - 1), limit, false, {}, most)))
   write()
   sweep(PROCESSED, most)

@@ -8,7 +8,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use inbox_api::{Effect, Error, ErrorKind};
+use inbox_api::{Effect, Error, ErrorKind, time_limit};
 use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::{
     sync::oneshot,
@@ -225,7 +225,7 @@ impl Node {
                 .arg(&one.meta);
         }
         let wanted = &self.group.wanted;
-        let millis = u64::try_from(wanted.timeout.as_millis()).unwrap_or(u64::MAX);
+        let millis = u64::try_from(time_limit(wanted.timeout).as_millis()).unwrap_or(u64::MAX);
         if wanted.replicas > 0 {
             pipeline.cmd("WAIT").arg(wanted.replicas).arg(millis.max(1));
         }

@@ -5,11 +5,14 @@ use std::collections::BTreeMap;
 
 use inbox_api::{
     Cursor, Due, Edit, Filter, Headers, History, Intervention, InterventionKind, Key, OperatorName,
-    Progress, Result, Slice, State,
+    Progress, Result, Slice, State, duration_micros,
 };
 use redis::Value;
 
-use super::scan::{LAST, STEP, Search, position};
+use super::{
+    changes::Changes,
+    scan::{LAST, STEP, Search, position},
+};
 use crate::{
     clocks::Moment,
     connection::Connection,
@@ -18,7 +21,7 @@ use crate::{
     receive::due_argument,
     reply::{self, Reply, Taker, Unexpected},
     rows::{self, Row},
-    scripts::Script,
+    scripts::{Call, Script},
 };
 
 /// What is done to messages, and in which states.
@@ -75,32 +78,57 @@ fn read_answer(value: Value) -> Reply<Changed> {
     })
 }
 
-/// Changes messages of one shard, where their states allow it.
-async fn change(
+/// Changes messages of one shard, where their states allow it, and makes them due as `due` says.
+fn change_call<'a>(
     connection: &Connection,
     shard: u16,
-    keys: &[Key],
+    keys: impl Iterator<Item = &'a Key> + Clone,
     act: &Act<'_>,
+    due: &str,
     moment: Moment,
-) -> Result<Vec<Changed>> {
-    let handlers = keys.iter().map(|key| &key.handler);
+) -> Call {
+    let handlers = keys.clone().map(|key| &key.handler);
     let mut call = connection.call_at(act.script, shard, handlers, moment);
     let headers = act.edit.headers.as_ref().map(Headers::to_json);
     call.arg(act.mask())
         .arg(given(act.edit.payload.as_deref()))
         .arg(given(headers.as_ref().map(String::as_bytes)))
-        .arg(due_argument(act.due))
+        .arg(due)
         .arg(act.signature.map_or("", |(kind, _)| kind.as_str()))
         .arg(act.signature.map_or("", |(_, by)| by.as_str()))
         .arg(History::KEPT);
     for key in keys {
         call.arg(field(key));
     }
-    let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
-    let answers = answer.list()?.into_iter().map(read_answer);
-    let answers = answers.collect::<Reply<_>>()?;
-    cross_shard::forget(connection, shard, answer.list()?).await;
-    Ok(answers)
+    call
+}
+
+/// What a script answers.
+struct Answers {
+    /// Of the first messages of the call, or of all.
+    changed: Vec<Changed>,
+    /// Keys that are gone.
+    gone: Vec<Value>,
+    /// When that was, by the shard's clock.
+    now: i64,
+}
+
+fn read_answers(value: Value) -> Reply<Answers> {
+    let mut answer = Taker::of(value)?;
+    let changed = answer.list()?.into_iter().map(read_answer);
+    Ok(Answers {
+        changed: changed.collect::<Reply<_>>()?,
+        gone: answer.list()?,
+        now: answer.number()?,
+    })
+}
+
+/// For the later scripts of a shard, the same due time as for the first one.
+fn due_of_first(due: Due, now: i64) -> String {
+    match due {
+        Due::After(delay) => format!("@{}", now.saturating_add(duration_micros(delay))),
+        Due::Now | Due::At(_) => due_argument(due),
+    }
 }
 
 /// Looks for the message in its home first, then in all other shards.
@@ -127,15 +155,12 @@ async fn change_one(
     key: &Key,
     act: &Act<'_>,
 ) -> Result<Intervention> {
-    let answers = change(
-        connection,
-        shard,
-        std::slice::from_ref(key),
-        act,
-        Moment::default(),
-    )
-    .await?;
-    match answers.into_iter().next() {
+    let due = due_argument(act.due);
+    let key_alone = std::iter::once(key);
+    let call = change_call(connection, shard, key_alone, act, &due, Moment::default());
+    let answers = read_answers(connection.run_confirmed(call).await?)?;
+    cross_shard::forget(connection, shard, answers.gone).await;
+    match answers.changed.into_iter().next() {
         Some(Changed::Done(intervention)) => Ok(intervention),
         Some(Changed::Corrupt) => {
             let reason = "its state cannot be read".to_owned();
@@ -159,61 +184,104 @@ pub(super) async fn intervene_in_slice(
         states: &states,
         ..act
     };
-    let mut from = position(slice.after.as_ref())?.map_or(0, |seq| seq + 1);
-    let mut left = slice.limit as usize;
-    let mut progress = Progress {
-        changed: 0,
-        next: None,
-    };
     if states.is_empty() {
-        return Ok(progress);
+        return Ok(Progress {
+            changed: 0,
+            next: None,
+        });
     }
-    let moment = connection.clocks().moment();
-    while left > 0 {
-        let wanted = left.min(STEP);
-        let search = Search::new(connection, filter, &states, (from, LAST), false).await?;
-        let found = search.find(wanted).await?;
-        let Some(last) = found.last().and_then(|row| i64::try_from(row.seq).ok()) else {
-            return Ok(progress);
-        };
-        let is_last = found.len() < wanted;
-        let done = change_found(connection, &act, found, moment).await?;
-        let changed = done.iter().max().copied();
-        left = left.saturating_sub(done.len());
-        progress.changed += done.len() as u64;
-        from = last + 1;
-        if left == 0 {
-            progress.next = changed.and_then(|seq| Some(Cursor::from(i64::try_from(seq).ok()?)));
-        } else if is_last {
-            break;
-        }
-    }
-    Ok(progress)
+    let mut slicing = Slicing {
+        changes: Changes::new(connection),
+        act: &act,
+        moment: connection.clocks().moment(),
+        dues: BTreeMap::new(),
+    };
+    let progress = slicing.change_slice(filter, slice).await;
+    slicing.changes.end(progress).await
 }
 
-/// Answers the numbers of those that were changed.
-async fn change_found(
-    connection: &Connection,
-    act: &Act<'_>,
-    found: Vec<Row>,
+/// What the scripts of one slice share.
+struct Slicing<'a> {
+    changes: Changes<'a>,
+    act: &'a Act<'a>,
     moment: Moment,
-) -> Result<Vec<u64>> {
-    let mut by_shard: BTreeMap<u16, (Vec<u64>, Vec<Key>)> = BTreeMap::new();
-    for row in found {
-        let Ok(record) = row.record else { continue };
-        // A message without a payload is passed over by a replay; the script sees to it.
-        let (numbers, keys) = by_shard.entry(row.shard).or_default();
-        numbers.push(row.seq);
-        keys.push(record.key);
+    /// By shard the new due time, as its first script has understood it.
+    dues: BTreeMap<u16, String>,
+}
+
+impl Slicing<'_> {
+    async fn change_slice(&mut self, filter: &Filter, slice: &Slice) -> Result<Progress> {
+        let connection = self.changes.connection();
+        let mut from = position(slice.after.as_ref())?.map_or(0, |seq| seq + 1);
+        let mut left = slice.limit as usize;
+        let mut progress = Progress {
+            changed: 0,
+            next: None,
+        };
+        while left > 0 {
+            let wanted = left.min(STEP);
+            let range = (from, LAST);
+            let search = Search::new(connection, filter, self.act.states, range, false).await?;
+            let found = search.find(wanted).await?;
+            let Some(last) = found.last().and_then(|row| i64::try_from(row.seq).ok()) else {
+                return Ok(progress);
+            };
+            let is_last = found.len() < wanted;
+            let done = self.change_found(found).await?;
+            let changed = done.iter().max().copied();
+            left = left.saturating_sub(done.len());
+            progress.changed += done.len() as u64;
+            from = last + 1;
+            if left == 0 {
+                progress.next =
+                    changed.and_then(|seq| Some(Cursor::from(i64::try_from(seq).ok()?)));
+            } else if is_last {
+                break;
+            }
+            self.changes.confirm_many().await?;
+        }
+        Ok(progress)
     }
-    let mut done = Vec::new();
-    for (shard, (numbers, keys)) in by_shard {
-        let answers = change(connection, shard, &keys, act, moment).await?;
-        for (seq, answer) in numbers.into_iter().zip(answers) {
-            if matches!(answer, Changed::Done(Intervention::Done)) {
-                done.push(seq);
+
+    /// Answers the numbers of those that were changed.
+    async fn change_found(&mut self, found: Vec<Row>) -> Result<Vec<u64>> {
+        let mut by_shard: BTreeMap<u16, Vec<(u64, Key)>> = BTreeMap::new();
+        for row in found {
+            let Ok(record) = row.record else { continue };
+            // A message without a payload is passed over by a replay; the script sees to it.
+            let messages = by_shard.entry(row.shard).or_default();
+            messages.push((row.seq, record.key));
+        }
+        let mut done = Vec::new();
+        for (shard, messages) in by_shard {
+            let mut left = &*messages;
+            while !left.is_empty() {
+                let answers = self.change(shard, left).await?;
+                if answers.is_empty() {
+                    return Err(Unexpected.into());
+                }
+                for ((seq, _), answer) in left.iter().zip(&answers) {
+                    if matches!(answer, Changed::Done(Intervention::Done)) {
+                        done.push(*seq);
+                    }
+                }
+                left = left.get(answers.len()..).unwrap_or_default();
             }
         }
+        Ok(done)
     }
-    Ok(done)
+
+    /// What the first of these messages came to, or all: as many as one script has the time for.
+    async fn change(&mut self, shard: u16, messages: &[(u64, Key)]) -> Result<Vec<Changed>> {
+        let connection = self.changes.connection();
+        let keys = messages.iter().map(|(_, key)| key);
+        let due = self.dues.get(&shard).cloned();
+        let due = due.unwrap_or_else(|| due_argument(self.act.due));
+        let call = change_call(connection, shard, keys, self.act, &due, self.moment);
+        let answers = read_answers(self.changes.run(call).await?)?;
+        let due = due_of_first(self.act.due, answers.now);
+        self.dues.entry(shard).or_insert(due);
+        self.changes.forget(shard, answers.gone).await;
+        Ok(answers.changed)
+    }
 }

@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use inbox_api::{HandlerName, Key, Listing, Page, PurgeRequest, Result, duration_micros};
+use redis::Value;
 
-use super::{records::load, scan::STEP, statistics};
+use super::{changes::Changes, records::load, scan::STEP, statistics};
 use crate::{
     connection::Connection,
-    cross_shard,
     keys::field,
-    reply::{self, Taker},
+    reply::{self, Reply, Taker},
     rows::{self, Row},
-    scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, Script},
+    scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, PURGE_LOCATE, Script},
 };
 
 /// What is done to the messages that a request selects.
@@ -39,6 +39,13 @@ pub(super) async fn drop_payloads(connection: &Connection, request: &PurgeReques
 
 async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) -> Result<u64> {
     connection.check_open()?;
+    let mut changes = Changes::new(connection);
+    let done = take_steps(&mut changes, request, act).await;
+    changes.end(done).await
+}
+
+async fn take_steps(changes: &mut Changes<'_>, request: &PurgeRequest, act: &Act) -> Result<u64> {
+    let connection = changes.connection();
     let handlers = handlers_of(connection, request).await?;
     let (mut done, mut left) = (0, request.limit() as usize);
     while left > 0 {
@@ -56,7 +63,7 @@ async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) ->
         }
         let mut step = 0;
         for (shard, part) in by_shard {
-            step += act_in(connection, shard, request, &part, act.script).await?;
+            step += act_in(changes, shard, request, part, act.script).await?;
         }
         done += step;
         left = left.saturating_sub(usize::try_from(step).unwrap_or(usize::MAX));
@@ -64,6 +71,7 @@ async fn in_steps(connection: &Connection, request: &PurgeRequest, act: &Act) ->
             break;
         }
         rest(started).await;
+        changes.confirm_many().await?;
     }
     Ok(done)
 }
@@ -91,27 +99,68 @@ pub(super) async fn purge_archived(
     keys: &[Key],
 ) -> Result<u64> {
     connection.check_open()?;
-    let mut purged = 0;
     let keys = keys.iter().filter(|key| {
         request
             .handler()
             .is_none_or(|handler| *handler == key.handler)
     });
-    // Each may be in the shard of its ordering key, which is not known here.
     let mut fields: Vec<String> = keys.map(field).collect();
     // One that is named twice is removed once.
     fields.sort_unstable();
     fields.dedup();
+    let mut changes = Changes::new(connection);
+    let purged = purge_fields(&mut changes, request, &fields).await;
+    changes.end(purged).await
+}
+
+async fn purge_fields(
+    changes: &mut Changes<'_>,
+    request: &PurgeRequest,
+    fields: &[String],
+) -> Result<u64> {
+    let mut purged = 0;
     for step in fields.chunks(STEP) {
-        let part = Part {
-            fields: step.to_vec(),
-            ..Part::default()
-        };
-        for shard in connection.layout().all() {
-            purged += act_in(connection, shard, request, &part, &PURGE).await?;
+        for (shard, fields) in locate(changes.connection(), step).await? {
+            let part = Part {
+                fields,
+                ..Part::default()
+            };
+            purged += act_in(changes, shard, request, part, &PURGE).await?;
         }
+        changes.confirm_many().await?;
     }
     Ok(purged)
+}
+
+/// By shard, which of these fields it has: each may be in that of its ordering key, which is not known here.
+async fn locate(connection: &Connection, fields: &[String]) -> Result<BTreeMap<u16, Vec<String>>> {
+    let layout = connection.layout();
+    if layout.shards() == 1 {
+        return Ok(BTreeMap::from([(0, fields.to_vec())]));
+    }
+    let calls = layout.all().map(|shard| {
+        let mut call = connection.call(&PURGE_LOCATE, shard, []);
+        for field in fields {
+            call.arg(field);
+        }
+        call
+    });
+    let answers = connection.run_all(calls.collect()).await?;
+    let mut located = BTreeMap::new();
+    for (shard, answer) in layout.all().zip(answers) {
+        let here = read_fields(reply::list(answer)?)?;
+        if !here.is_empty() {
+            located.insert(shard, here);
+        }
+    }
+    Ok(located)
+}
+
+fn read_fields(fields: Vec<Value>) -> Reply<Vec<String>> {
+    let fields = fields
+        .iter()
+        .map(|field| Ok(reply::text(field)?.unwrap_or_default().to_owned()));
+    fields.collect()
 }
 
 /// The handlers whose messages `request` selects.
@@ -218,36 +267,37 @@ impl Look {
     }
 }
 
-/// Answers how many of the messages it applied to. Passes what means nothing any more for good, in as many
-/// scripts as that takes.
+/// Answers how many of the messages it applied to. What takes too long for one script is left to others, as is to pass
+/// for good what means nothing any more.
 async fn act_in(
-    connection: &Connection,
+    changes: &mut Changes<'_>,
     shard: u16,
     request: &PurgeRequest,
-    part: &Part,
+    part: Part,
     script: &'static Script,
 ) -> Result<u64> {
-    let named = part
-        .fields
+    let Part { mut fields, spent } = part;
+    let named = fields
         .iter()
         .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok());
-    let handlers: Vec<HandlerName> = named.chain(part.spent.iter().cloned()).collect();
-    let (mut done, mut fields) = (0, &*part.fields);
+    let handlers: Vec<HandlerName> = named.chain(spent).collect();
+    let mut done = 0;
     loop {
         let started = Instant::now();
-        let mut call = connection.call(script, shard, &handlers);
+        let mut call = changes.connection().call(script, shard, &handlers);
         call.arg(request.state().code())
             .arg(duration_micros(request.older_than()));
-        for field in fields {
+        for field in &fields {
             call.arg(field);
         }
-        let mut answer = Taker::of(connection.run_confirmed(call).await?)?;
+        let mut answer = Taker::of(changes.run(call).await?)?;
         done += answer.unsigned()?;
-        cross_shard::forget(connection, shard, answer.list()?).await;
-        if answer.number()? == 0 {
+        changes.forget(shard, answer.list()?).await;
+        fields = read_fields(answer.list()?)?;
+        let is_swept = answer.number()? == 0;
+        if is_swept && fields.is_empty() {
             return Ok(done);
         }
-        fields = &[];
         rest(started).await;
     }
 }

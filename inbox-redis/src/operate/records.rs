@@ -15,8 +15,9 @@ use crate::{
     scripts::{GET, LIST_BODIES},
 };
 
-/// One script loads at most so many bodies.
+/// One script loads at most so many bodies, and about so many bytes of payloads.
 const BODIES: usize = 50;
+const BODY_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Looks for the message in its home first, then in all other shards.
 pub(crate) async fn get(connection: &Connection, key: &Key) -> Result<Option<Record>> {
@@ -90,9 +91,12 @@ pub(super) async fn load(
     if with_payload {
         let mut left_out = Vec::new();
         for (shard, places) in places {
-            for step in places.chunks(BODIES) {
+            let mut places = &*places;
+            while !places.is_empty() {
                 let records = &mut listing.records;
+                let (step, rest) = places.split_at(step_length(places, records));
                 left_out.extend(load_bodies(connection, shard, step, records).await?);
+                places = rest;
             }
         }
         left_out.sort_unstable_by_key(|(place, _)| *place);
@@ -102,6 +106,19 @@ pub(super) async fn load(
         }
     }
     Ok(listing)
+}
+
+/// How many of these one script loads: at least one.
+fn step_length(places: &[(usize, String)], records: &[Record]) -> usize {
+    let mut bytes = 0;
+    let fitting = places.iter().take(BODIES).take_while(|(place, _)| {
+        let fits = bytes < BODY_BYTES;
+        let record = records.get(*place);
+        let payload = record.and_then(|record| record.payload_bytes);
+        bytes = payload.unwrap_or(0).saturating_add(bytes);
+        fits
+    });
+    fitting.count()
 }
 
 /// Answers which are to be left out: those that are gone, and those that cannot be read.

@@ -6,8 +6,9 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, Begun, Effect, ErrorKind, Intervention, Message, Operate as _, Outcome,
-    PurgeRequest, Receipt, Result, Schema as _, Settled, State, Store as _, StoreExt as _,
+    AfterDead, Begun, Effect, ErrorKind, Filter, Intervention, Key, Message, Operate as _, Outcome,
+    PurgeRequest, Receipt, Result, Schema as _, Settled, Settlement, Slice, State, Store as _,
+    StoreExt as _,
 };
 use inbox_redis::{Confirmations, RedisOptions, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
@@ -173,6 +174,125 @@ async fn what_is_purged_stays_so() {
     }
     let left = store.statistics().await.unwrap().count(State::Processed);
     assert_eq!(left, 0);
+}
+
+/// Receives as many messages as there are of these, each with its own ordering key, and processes them.
+async fn process(store: &RedisStore, ids: impl Iterator<Item = String>) {
+    let sent: Vec<Message> = ids.map(|id| ordered(&id, &format!("key {id}"))).collect();
+    let receipts = store.receive(&sent).await.unwrap();
+    assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+    let leased = claim(store, 10_000).await.unwrap();
+    assert_eq!(leased.len(), sent.len());
+    let settlements: Vec<Settlement> = leased
+        .into_iter()
+        .map(|one| Settlement {
+            lease: one.lease,
+            outcome: processed(),
+        })
+        .collect();
+    let settled = store.settle(&settlements).await.unwrap();
+    assert!(settled.iter().all(|one| *one == Settled::Done));
+}
+
+/// How often a connection has waited for a replica since the last time.
+async fn waits(raw: &mut Raw) -> usize {
+    let info: String = raw
+        .run(redis::cmd("INFO").arg("commandstats"))
+        .await
+        .unwrap();
+    let _: redis::Value = raw
+        .run(redis::cmd("CONFIG").arg("RESETSTAT"))
+        .await
+        .unwrap();
+    let line = info
+        .lines()
+        .find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
+    line.map_or(0, |line| line.split(',').next().unwrap().parse().unwrap())
+}
+
+/// A disk that is written to once a second would make it a second for each shard and step.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_operation_of_many_steps_waits_once_for_each_shard() {
+    const COUNT: u64 = 1_200;
+    let Some((primary, _replica)) = pair().await else {
+        return;
+    };
+    let plain = options(primary.url(), false, SHARDS);
+    let other = RedisStore::connect(plain.clone()).await.unwrap();
+    other.create().await.unwrap();
+    let store = RedisStore::connect(patient(&plain)).await.unwrap();
+    let mut raw = Raw::connect(primary.url(), false).await.unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 10_000).unwrap();
+    let ids = |what: &'static str| (0..COUNT).map(move |n| format!("{what} {n}"));
+    let once = 1..=usize::from(SHARDS);
+
+    process(&other, ids("purged")).await;
+    let _ = waits(&mut raw).await;
+    assert_eq!(store.drop_payloads(&expired).await.unwrap(), COUNT);
+    let dropping = waits(&mut raw).await;
+    assert!(once.contains(&dropping), "{dropping} to drop payloads");
+    assert_eq!(store.purge(&expired).await.unwrap(), COUNT);
+    let purging = waits(&mut raw).await;
+    assert!(once.contains(&purging), "{purging} to purge");
+
+    process(&other, ids("archived")).await;
+    let keys: Vec<Key> = ids("archived").map(|id| key(&id)).collect();
+    let _ = waits(&mut raw).await;
+    let purged = store.purge_archived(&expired, &keys).await.unwrap();
+    assert_eq!(purged, COUNT);
+    let archiving = waits(&mut raw).await;
+    assert!(once.contains(&archiving), "{archiving} to purge archived");
+    // Nothing is waited for where nothing is.
+    assert_eq!(store.purge_archived(&expired, &keys).await.unwrap(), 0);
+    assert_eq!(waits(&mut raw).await, 0);
+
+    process(&other, ids("replayed")).await;
+    let filter = Filter {
+        states: vec![State::Processed],
+        ..Filter::default()
+    };
+    let slice = Slice {
+        after: None,
+        limit: 10_000,
+    };
+    let _ = waits(&mut raw).await;
+    let replayed = store.replay_slice(&filter, &slice).await.unwrap();
+    assert_eq!(replayed.changed, COUNT);
+    let replaying = waits(&mut raw).await;
+    assert!(once.contains(&replaying), "{replaying} to replay");
+}
+
+/// That of messages which are gone costs memory for ever.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_that_is_not_confirmed_leaves_no_notes() {
+    let Some((primary, mut replica)) = pair().await else {
+        return;
+    };
+    let plain = options(primary.url(), false, SHARDS);
+    let other = RedisStore::connect(plain.clone()).await.unwrap();
+    other.create().await.unwrap();
+    process(&other, (0..50).map(|n| n.to_string())).await;
+    let mut raw = Raw::connect(primary.url(), false).await.unwrap();
+    let mut notes = redis::cmd("KEYS");
+    notes.arg("*:places");
+    let before: Vec<String> = raw.run(&notes).await.unwrap();
+    assert_ne!(before, [""; 0]);
+
+    let strict = RedisStore::connect(strict(&plain)).await.unwrap();
+    let expired = PurgeRequest::new(State::Processed, Duration::ZERO, 100).unwrap();
+    replica.pause().unwrap();
+    unconfirmed("a purge", strict.purge(&expired).await);
+    // They are removed behind the answer.
+    let since = Instant::now();
+    loop {
+        let left: Vec<String> = raw.run(&notes).await.unwrap();
+        if left.is_empty() {
+            break;
+        }
+        assert!(since.elapsed() < common::PATIENCE, "{left:?}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    replica.resume().unwrap();
 }
 
 /// A lease that a fail-over could forget is not handed out, nor is its end told.

@@ -11,10 +11,10 @@ use inbox_redis::{Command, RedisStore};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
 
 use crate::common::{
-    Raw,
+    PATIENCE, Raw,
     address::{Address, follow, socket},
     by_a_replica,
-    messages::{claim, key, message, processed, terms},
+    messages::{claim, handler, key, message, processed, terms},
     options, store,
 };
 
@@ -281,5 +281,40 @@ async fn an_idle_connection_that_went_silent_is_replaced() {
                 assert_eq!(receipt.unwrap(), Receipt::Accepted, "{name}");
             }
         }
+    }
+}
+
+/// A connection for wake-ups that is only being made when the store is closed is given up, as one that is there.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn closing_while_a_subscription_is_being_made_leaves_no_connection() {
+    let Some(server) = own(&[]).await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let handlers = [handler()];
+    let other = RedisStore::connect(options(server.url(), false, 1)).await;
+    let other = other.unwrap();
+    let _subscription = other.subscribe(&handlers).await.unwrap();
+    let proxy = Proxy::start(socket(server.url())).await.unwrap();
+    let url = format!("redis://{}/", proxy.address());
+    let patient = options(&url, false, 1).operation_timeout(PATIENCE);
+    let store = RedisStore::connect(patient).await.unwrap();
+    proxy.stall();
+    let (subscribed, ()) = tokio::join!(store.subscribe(&handlers), async {
+        store.close().await;
+        other.close().await;
+        proxy.forward();
+    });
+    let error = subscribed.err().expect("the store is closed");
+    assert_eq!(error.kind(), ErrorKind::Unavailable, "{error:?}");
+    assert_eq!(error.effect(), Effect::None, "{error:?}");
+    let mut clients = redis::cmd("CLIENT");
+    clients.arg("LIST");
+    let since = Instant::now();
+    loop {
+        let connected: String = raw.run(&clients).await.unwrap();
+        if connected.lines().count() == 1 {
+            break;
+        }
+        assert!(since.elapsed() < PATIENCE, "{connected}");
+        tokio::time::sleep(Duration::from_millis(20)).await;
     }
 }

@@ -1,18 +1,18 @@
 //! How long scripts keep the server from doing anything else.
 
-use std::time::Duration;
+use std::{collections::BTreeSet, time::Duration};
 
 use inbox_api::{
-    AfterDead, Due, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased, Message,
-    Operate as _, Outcome, Page, PurgeRequest, Receipt, Settled, Settlement, Slice, State,
-    Store as _,
+    AfterDead, ClaimRequest, Due, Extended, Filter, HandlerName, HandlerStatistics, Lease, Leased,
+    Message, MessageId, Operate as _, Outcome, Page, PurgeRequest, Receipt, Settled, Settlement,
+    Slice, State, Store as _,
 };
-use inbox_redis::RedisStore;
+use inbox_redis::{RedisStore, conformance::contradictions};
 use test_servers::{Kind as ServerKind, Server, find_own, or_skip};
 
 use crate::common::{
     Raw,
-    messages::{LENGTH, claim, claim_runs, handler, message, ordered, processed},
+    messages::{LENGTH, claim, claim_runs, handler, message, ordered, processed, terms},
     options, store,
 };
 
@@ -229,4 +229,209 @@ async fn long_runs_take_several_scripts() {
         each("settle runs", &mut raw, before).await;
         assert_eq!(claim_runs(&store, 1_200).await.unwrap().len(), 200);
     }
+}
+
+/// Receives runs of a hundred messages each.
+async fn receive_runs(store: &RedisStore, runs: usize) {
+    for run in 0..runs {
+        let sent: Vec<Message> = (0..100).map(|n| message(&format!("{run} {n}"))).collect();
+        let receipts = store.receive(&sent).await.unwrap();
+        assert!(receipts.iter().all(|one| *one == Receipt::Accepted));
+    }
+}
+
+/// One message of each run.
+fn one_of_each(runs: usize) -> Filter {
+    let ids = (0..runs).map(|run| message(&format!("{run} 50")).id().clone());
+    Filter {
+        handler: Some(handler()),
+        ids: ids.collect(),
+        states: vec![State::Pending],
+        ..Filter::default()
+    }
+}
+
+const WHOLE: Slice = Slice {
+    after: None,
+    limit: 1_000,
+};
+
+/// Each of these messages takes a hundred others out of their run.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn changing_one_message_of_each_run_takes_several_scripts() {
+    const RUNS: usize = 200;
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let filter = one_of_each(RUNS);
+
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    receive_runs(&store, RUNS).await;
+    let before = used(&mut raw).await;
+    let later = Due::After(LENGTH * 60);
+    let rescheduled = store
+        .reschedule_slice(&filter, &WHOLE, later)
+        .await
+        .unwrap();
+    let scripts = used(&mut raw).await.0 - before.0;
+    assert!(scripts >= 10, "{scripts} to reschedule");
+    assert_eq!(rescheduled.changed, RUNS as u64);
+    assert_eq!(rescheduled.next, None);
+    each("reschedule one of each run", &mut raw, before).await;
+    let listed = store.list(&filter, &Page::first(1_000)).await.unwrap();
+    let dues: BTreeSet<_> = listed.records.iter().map(|one| one.due_at).collect();
+    assert_eq!((listed.records.len(), dues.len()), (RUNS, 1));
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn discarding_one_message_of_each_run_takes_several_scripts() {
+    const RUNS: usize = 200;
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    receive_runs(&store, RUNS).await;
+    let before = used(&mut raw).await;
+    let some = Slice {
+        limit: 150,
+        ..WHOLE
+    };
+    let first = store
+        .discard_slice(&one_of_each(RUNS), &some)
+        .await
+        .unwrap();
+    assert_eq!(first.changed, 150);
+    let rest = Slice {
+        after: first.next,
+        ..WHOLE
+    };
+    let second = store
+        .discard_slice(&one_of_each(RUNS), &rest)
+        .await
+        .unwrap();
+    assert_eq!((second.changed, second.next), (50, None));
+    let scripts = used(&mut raw).await.0 - before.0;
+    assert!(scripts >= 12, "{scripts} to discard");
+    each("discard one of each run", &mut raw, before).await;
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+}
+
+/// For each of these messages an entry of the log with a hundred is read.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_dead_message_of_each_entry_is_listed_and_purged_in_several_scripts() {
+    const RUNS: usize = 200;
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    let died = Outcome::Dead {
+        reason: "x".into(),
+        after: AfterDead::Continue,
+    };
+    for run in 0..RUNS {
+        let sent: Vec<Message> = (0..100).map(|n| message(&format!("{run} {n}"))).collect();
+        let _ = store.receive(&sent).await.unwrap();
+        let leased = claim(&store, 100).await.unwrap();
+        let (first, others) = leased.split_at(1);
+        settle(&store, first, died.clone()).await;
+        settle(&store, others, processed()).await;
+    }
+    let dead = Filter {
+        states: vec![State::Dead],
+        ..Filter::default()
+    };
+    for newest_first in [false, true] {
+        let page = Page {
+            newest_first,
+            ..Page::first(1_000)
+        };
+        let before = used(&mut raw).await;
+        let listed = store.list(&dead, &page).await.unwrap();
+        let scripts = used(&mut raw).await.0 - before.0;
+        assert!(scripts >= 2, "{scripts} to list");
+        let mut numbers: Vec<usize> = listed
+            .records
+            .iter()
+            .map(|one| one.key.id.as_str().split(' ').next().unwrap())
+            .map(|run| run.parse().unwrap())
+            .collect();
+        if newest_first {
+            numbers.reverse();
+        }
+        assert!(numbers.into_iter().eq(0..RUNS));
+    }
+
+    let gone = PurgeRequest::new(State::Dead, Duration::ZERO, 1_000).unwrap();
+    let before = used(&mut raw).await;
+    assert_eq!(store.purge(&gone).await.unwrap(), RUNS as u64);
+    let scripts = used(&mut raw).await.0 - before.0;
+    assert!(scripts >= 5, "{scripts} to purge");
+    each("purge one of each entry", &mut raw, before).await;
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn large_payloads_are_loaded_in_several_scripts() {
+    const BYTES: usize = 8 * 1024 * 1024;
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    for n in 0..6 {
+        let kind = message("0").kind().clone();
+        let id = MessageId::new(n.to_string()).unwrap();
+        let large = Message::new(handler(), id, kind, vec![7; BYTES]);
+        let _ = store.receive(&[large]).await.unwrap();
+    }
+    let page = Page {
+        with_payload: true,
+        ..Page::first(10)
+    };
+    let before = used(&mut raw).await;
+    let listed = store.list(&Filter::default(), &page).await.unwrap();
+    let scripts = used(&mut raw).await.0 - before.0;
+    assert!(scripts >= 4, "{scripts} to list");
+    assert_eq!(listed.records.len(), 6);
+    for record in listed.records {
+        assert_eq!(record.payload.map(|payload| payload.len()), Some(BYTES));
+    }
+}
+
+/// The longest-finished of all handlers first, however many there are.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn many_handlers_keep_a_purge_no_longer() {
+    const HANDLERS: usize = 2_000;
+    const ROUNDS: usize = 4;
+    let Some(server) = own().await else { return };
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let options = options(server.url(), false, 1).operation_timeout(LENGTH * 2);
+    let (store, _) = store(options).await;
+    let handlers: Vec<HandlerName> = (0..HANDLERS)
+        .map(|n| HandlerName::new(format!("handler {n}")).unwrap())
+        .collect();
+    for round in 0..ROUNDS {
+        let sent: Vec<Message> = handlers
+            .iter()
+            .map(|handler| message(&round.to_string()).for_handler(handler.clone()))
+            .collect();
+        let _ = store.receive(&sent).await.unwrap();
+        let request = ClaimRequest {
+            handlers: handlers.clone(),
+            limit: u32::try_from(HANDLERS).unwrap(),
+            terms: terms(),
+            run_limit: 1,
+        };
+        let leased = store.claim(&request).await.unwrap().leased;
+        assert_eq!(leased.len(), HANDLERS);
+        settle(&store, &leased, processed()).await;
+    }
+    let some = PurgeRequest::new(State::Processed, Duration::ZERO, 500).unwrap();
+    for round in 0..ROUNDS {
+        let expired = store.expired(&some).await.unwrap().records;
+        let ids: BTreeSet<&str> = expired.iter().map(|one| one.key.id.as_str()).collect();
+        assert!(ids.into_iter().eq([round.to_string().as_str()]));
+        let before = used(&mut raw).await;
+        for _ in 0..HANDLERS / 500 {
+            assert_eq!(store.purge(&some).await.unwrap(), 500);
+        }
+        each("purge of many handlers", &mut raw, before).await;
+    }
+    assert_eq!(store.purge(&some).await.unwrap(), 0);
 }

@@ -56,17 +56,25 @@ local function of_entry(state, entry, limit, with_content)
   return found
 end
 
+-- How many entries of a handler's stream are read at first, of `most` at a time: where there are many handlers,
+-- most are asked for one.
+local MANY = 16
+local function at_first(most)
+  return tonumber(ARGV[7]) > MANY and 1 or most
+end
+
 -- The entries of a handler's stream up to `cutoff`, read a few at a time. There are none before the first
 -- moment that a stream can name.
 local FRONT = 16
 local function front_of(stream, from, cutoff)
-  local to = integer(math.max(cutoff, 0))
-  local entries, place = call('XRANGE', stream, from, to, 'COUNT', FRONT), 0
+  local to, asked = integer(math.max(cutoff, 0)), at_first(FRONT)
+  local entries, place = call('XRANGE', stream, from, to, 'COUNT', asked), 0
   local front = {}
   function front.advance()
     place = place + 1
-    if place > FRONT then
-      entries, place = call('XRANGE', stream, '(' .. entries[FRONT][1], to, 'COUNT', FRONT), 1
+    if place > asked then
+      entries, place = call('XRANGE', stream, '(' .. entries[asked][1], to, 'COUNT', FRONT), 1
+      asked = FRONT
     end
     front.entry = entries[place]
     front.at = front.entry and tonumber(string.match(front.entry[1], '^%d+'))
@@ -75,59 +83,83 @@ local function front_of(stream, from, cutoff)
   return front
 end
 
+-- Fronts are kept in a heap, the one with the earliest entry first: there may be thousands of handlers.
+local function sift_down(heap, place)
+  while true do
+    local first = place
+    for child = 2 * place, 2 * place + 1 do
+      if heap[child] and heap[child].at < heap[first].at then first = child end
+    end
+    if first == place then return end
+    heap[place], heap[first] = heap[first], heap[place]
+    place = first
+  end
+end
+
+local function advance_first(heap)
+  heap[1].advance()
+  if not heap[1].at then
+    heap[1] = heap[#heap]
+    heap[#heap] = nil
+  end
+  if heap[1] then sift_down(heap, 1) end
+end
+
+-- Up to where these fronts have come, by handler.
+local function reached_by(fronts)
+  local reached = {}
+  for _, front in ipairs(fronts) do
+    if front.reached then
+      reached[#reached + 1] = front.handler
+      reached[#reached + 1] = front.reached
+    end
+  end
+  return reached
+end
+
 -- Up to `limit` messages of the call's handlers that became final no later than `cutoff`, the
 -- longest-finished first; only those that have a payload or a result, if so asked. `behind` has, by
--- handler, the entry up to which an earlier call has looked. Stops after so many looks, and then answers
--- also up to where it has looked; and in any case the handlers whose first entry means nothing.
+-- handler, the entry up to which an earlier call has looked. Stops after so many looks or so much work, and then
+-- answers also up to where it has looked; and in any case the handlers whose first entry means nothing.
 local function finished_by(state, cutoff, limit, with_content, behind, most_looks)
-  local found, fronts, spent = {}, {}, {}
+  local found, fronts, heap, spent = {}, {}, {}, {}
   for handler, keys in pairs(handlers) do
     local from = behind[handler] and '(' .. behind[handler] or with_content and first_kept(state, handler) or '-'
     local front = front_of(keys.done[state], from, cutoff)
     front.handler, front.is_first, front.reached = handler, not behind[handler], behind[handler]
     fronts[#fronts + 1] = front
+    if front.at then heap[#heap + 1] = front end
   end
-  while #found < limit do
-    local first
-    for _, front in ipairs(fronts) do
-      if front.at and (not first or front.at < first.at) then first = front end
-    end
-    if not first then break end
-    if looks >= most_looks then
-      local reached = {}
-      for _, front in ipairs(fronts) do
-        if front.reached then
-          reached[#reached + 1] = front.handler
-          reached[#reached + 1] = front.reached
-        end
-      end
-      return found, spent, reached
-    end
+  for place = math.floor(#heap / 2), 1, -1 do sift_down(heap, place) end
+  while #found < limit and heap[1] do
+    if looks >= most_looks or worked >= MOST_WORK then return found, spent, reached_by(fronts) end
+    local first = heap[1]
     local of_first = of_entry(state, first.entry, limit - #found, with_content)
     for _, s in ipairs(of_first) do found[#found + 1] = s end
     if first.is_first and #of_first == 0 then spent[#spent + 1] = first.handler end
     first.is_first, first.reached = false, first.entry[1]
-    first.advance()
+    advance_first(heap)
   end
   return found, spent
 end
 
 -- Drops the first entries of the handlers' streams as far as nothing of theirs is left, until so many looks
--- have gone into that. Answers whether there may be more of them.
+-- have gone into that, or too much work. Answers whether there may be more of them.
 local function sweep(state, most)
   local spent, is_cut = 0, false
   for handler, keys in pairs(handlers) do
-    local stream, stale = keys.done[state], nil
+    local stream, asked, stale, is_full = keys.done[state], at_first(64), nil, nil
     repeat
       stale = {}
-      for n, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', 64)) do
+      for n, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', asked)) do
         local before = looks
-        is_cut = is_cut or spent >= most
+        is_cut = is_cut or spent >= most or worked >= MOST_WORK
         if is_cut or #of_entry(state, entry, 1) > 0 then break end
         stale[n], spent = entry[1], spent + looks - before
       end
       put('XDEL', stream, stale)
-    until #stale < 64
+      is_full, asked = #stale == asked, 64
+    until not is_full
     -- A handler that has none left is not asked for again.
     for final, of_state in pairs(keys.done) do
       if not call('HGET', counts, handler .. '\0' .. final) then
@@ -140,14 +172,14 @@ local function sweep(state, most)
 end
 
 -- Moves the marks of the handlers' streams up to the first entry with a payload or a result, until so many
--- looks have gone into that. Answers whether they may be moved further.
+-- looks have gone into that, or too much work. Answers whether they may be moved further.
 local function mark_dropped(state, cutoff, most)
   local spent, is_cut = 0, false
   for handler, keys in pairs(handlers) do
     local front, reached = front_of(keys.done[state], first_kept(state, handler), cutoff), nil
     while front.entry do
       local before = looks
-      is_cut = is_cut or spent >= most
+      is_cut = is_cut or spent >= most or worked >= MOST_WORK
       if is_cut or #of_entry(state, front.entry, 1, true) > 0 then break end
       reached, spent = front.entry[1], spent + looks - before
       front.advance()
@@ -189,6 +221,7 @@ local function unlog(seq, key)
   local entry = entry_of(seq)
   if entry and entry[seq] then
     entry.gone = entry.gone + 1
+    if not emptied[entry.id] then worked = worked + 3 * #entry.items end
     emptied[entry.id] = entry
   else
     call('ZREM', late, key)
@@ -262,4 +295,31 @@ local function forget_all(list)
     end
   end
   trim_log()
+end
+
+-- Of messages that something is done to, those that this script has the time for, and the keys of the others. Those of
+-- a run stay together, and the run in one piece if they are all of it. `is_logged`: whether their entries of the log
+-- are needed.
+local function share_of(list, is_logged)
+  local of_run, is_mine, expected = {}, {}, 0
+  local function expect(s)
+    local entry = is_logged and entry_of(s.seq)
+    if entry and not is_mine[entry] then
+      is_mine[entry], expected = true, expected + 3 * #entry.items
+    end
+    if s.run and of_run[s.run] ~= s.run.n then expected = expected + work_of(s.run) end
+  end
+  for _, s in ipairs(list) do
+    if s.run then of_run[s.run] = (of_run[s.run] or 0) + 1 end
+  end
+  local share, left = {}, {}
+  for _, s in ipairs(list) do
+    local unit = s.run or s
+    if is_mine[unit] == nil then
+      is_mine[unit] = worked + expected < MOST_WORK
+      if is_mine[unit] then expect(s) end
+    end
+    if is_mine[unit] then share[#share + 1] = s else left[#left + 1] = s.key end
+  end
+  return share, left
 end

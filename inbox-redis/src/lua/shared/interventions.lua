@@ -9,7 +9,8 @@ end
 -- Does `act` to the messages of the keys behind the first seven arguments: a bit for each state in which
 -- to do it; the new payload and the new headers, behind a `1`, or nothing; the new due time; what this is
 -- called, who signs, if it is not empty, and how many entries a history keeps. Answers
--- what each came to, and the keys that are gone and that other shards may have notes of.
+-- what each came to, of the first of them, or of all if that does not take too long; the keys that are gone and that
+-- other shards may have notes of; and what was now.
 local function intervene(act)
   local mask, answers = tonumber(ARGV[arg]), {}
   local function given(text) return text ~= '' and string.sub(text, 2) or nil end
@@ -21,6 +22,8 @@ local function intervene(act)
     save(s)
   end
   for at = arg + 7, #ARGV do
+    if worked >= MOST_WORK then break end
+    worked = worked + 30
     local s, answer = load(ARGV[at]), nil
     if not s then
       answer = {'absent'}
@@ -35,5 +38,5 @@ local function intervene(act)
     answers[#answers + 1] = answer
   end
   write()
-  return {answers, gone}
+  return {answers, gone, now}
 end

@@ -28,8 +28,7 @@ local function is_before_log(seq)
   return seq < first_logged
 end
 
-local function entry_of(seq)
-  if entry_with[seq] then return entry_with[seq] end
+local function find_entry(seq)
   local to, step, upper = integer(seq), 1, seq
   while true do
     if is_before_log(upper) then return nil end
@@ -42,6 +41,12 @@ local function entry_of(seq)
     to, step = '(' .. list[#list][1], 16
     upper = tonumber(string.match(list[#list][1], '^%d+')) - 1
   end
+end
+
+-- The entry with a number, or nil if there is none, which is remembered, too.
+local function entry_of(seq)
+  if entry_with[seq] == nil then entry_with[seq] = find_entry(seq) or false end
+  return entry_with[seq] or nil
 end
 
 -- Answers whether it could be added: another shard's part of a later batch may have been quicker,
@@ -69,4 +74,15 @@ local function logged(seq)
   local key = call('ZRANGEBYSCORE', late, text, text)[1]
   local found = key and call('HGET', statics, key)
   if found and #found >= 4 then return key, string.sub(found, 5), (struct.unpack('>I4', found)) end
+end
+
+-- Of what was found, each with its number first, how many the log is asked for in one script: no more than `most`,
+-- and at least one.
+local function readable(found, most)
+  local before = worked
+  for n = 1, most do
+    if worked - before >= MOST_WORK then return n - 1 end
+    entry_of(found[n][1])
+  end
+  return most
 end

@@ -2,6 +2,9 @@
 -- record in `runs`, whose score is the first one's number, one body in `blobs` and one place among
 -- the claimable. A message of a run has nothing of its own but its key and number in `ids`.
 local runs_known, last_run = {}, nil
+-- About how many microseconds this script has worked on what may take long: entries of the log and runs that it
+-- takes apart. One that may have to do much of that stops after MOST_WORK, and its caller goes on with another.
+local worked, MOST_WORK = 0, 50000
 local RUN = 114 -- 'r': no state begins so
 
 local function run_of_raw(raw)
@@ -121,6 +124,7 @@ local function items_of(packed, origin, bodies)
     return list
   end
   local ok, list = pcall(parse)
+  worked = worked + #packed / 1000 + (ok and 3 * #list or 0)
   return ok and list or nil
 end
 

@@ -213,17 +213,30 @@ local function end_run_behind(handler, s)
   if #left > 0 then call('HSET', heads, field, cmsgpack.pack(left)) else call('HDEL', heads, field) end
 end
 
+-- The message of a member, unless that is of one that is not there any more.
+local function message_of(member)
+  local s = load(string.sub(member, 7))
+  return s and (s.state == -1 or member_of(s) == member) and s or nil
+end
+
+-- The first member of an ordering key's open messages. Those of an inbox that was removed may be left.
+local function first_open(open, okey)
+  while true do
+    local first = call('ZRANGEBYLEX', open, '[' .. okey .. '\0', '(' .. okey .. '\1', 'LIMIT', 0, 1)[1]
+    local head = first and string.sub(first, #okey + 2)
+    if not head or message_of(head) then return head end
+    call('ZREM', open, first)
+  end
+end
+
 -- Of an ordering key's open messages, the first that a worker has leased is the head, else the earliest.
 local function promote_key_head(handler, okey)
   local keys = handlers[handler]
   local current, behind = unpack(call('HMGET', keys.heads, okey, behind_field(okey)))
-  local held = current and load(string.sub(current, 7))
+  local held = current and message_of(current)
   if held and is_held(held) then return end
   local head = behind and next_behind(handler, okey, behind)
-  if not head then
-    local first = call('ZRANGEBYLEX', keys.open, '[' .. okey .. '\0', '(' .. okey .. '\1', 'LIMIT', 0, 1)[1]
-    head = first and string.sub(first, #okey + 2)
-  end
+  if not head then head = first_open(keys.open, okey) end
   if current and current ~= head then
     call('ZREM', keys.due, current)
     if held and held.state == LEASED then move(handler, 'leased', true, held, leased_score(held)) end

@@ -1,5 +1,11 @@
+-- What it takes to take a run apart.
+local function work_of(run)
+  return 25 * run.n + (run.dropped and 0 or run.bytes_held / 50)
+end
+
 -- Takes a run apart into messages that each have their own state, as if they had always had one.
 local function take_apart(run)
+  worked = worked + work_of(run)
   local parts, set = parts_of(run), nil
   if run.state == PENDING then set = 'due' elseif run.state == LEASED then set = 'leased' end
   local fields, bodies, scores = {}, {}, {}

@@ -114,3 +114,26 @@ async fn a_removed_inbox_leaves_nothing_and_can_be_made_anew() {
         assert!(again.iter().all(|receipt| *receipt == Receipt::Accepted));
     }
 }
+
+/// As an older build leaves them when a receiver stores the first message of a handler meanwhile.
+#[tokio::test]
+async fn keys_of_a_handler_that_a_removal_has_left_hold_nothing_up() {
+    let Some(server) = own(&[]).await else { return };
+    let (store, _) = store(options(server.url(), false, 1)).await;
+    let _ = store.receive_one(&ordered("0", "k")).await.unwrap();
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let mut keys: Vec<String> = raw.run(redis::cmd("KEYS").arg("*")).await.unwrap();
+    keys.retain(|key| !key.ends_with(":billing"));
+    let _: Value = raw.run(redis::cmd("DEL").arg(keys)).await.unwrap();
+    store.create().await.unwrap();
+    // Its number is the one that the first message had.
+    let again = ["1", "2"].map(|id| ordered(id, "k"));
+    let _ = store.receive(&again).await.unwrap();
+    for id in ["1", "2"] {
+        let leased = claim(&store, 1).await;
+        let ids: Vec<&str> = leased.iter().map(|one| one.message.id().as_str()).collect();
+        assert_eq!(ids, [id]);
+        settle_all(&store, leased).await;
+    }
+    assert_eq!(contradictions(&store).await.unwrap(), [""; 0]);
+}

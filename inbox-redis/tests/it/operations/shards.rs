@@ -1,6 +1,9 @@
 //! Messages whose ordering key is in another shard than their id.
 
+use conformance_tests::crash::proxy::Proxy;
+
 use super::*;
+use crate::common::{address::socket, messages::claim_runs};
 
 /// A copy with another ordering key, or with none, belongs to another shard, and is a duplicate.
 #[tokio::test]
@@ -221,4 +224,113 @@ async fn notes_go_with_what_settlements_delete() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     assert!(noted("new").await > 0);
+}
+
+/// The shards that the notes of a message name.
+async fn notes_of(raw: &mut Raw, options: &RedisOptions, id: &str) -> Vec<String> {
+    let mut notes = Vec::new();
+    for shard in 0..7 {
+        let mut note = redis::cmd("HGET");
+        note.arg(format!("{{{}:{shard}}}:places", options.name()))
+            .arg(format!("billing\0{id}"));
+        notes.extend(raw.run::<Option<String>>(&note).await.unwrap());
+    }
+    notes
+}
+
+/// A message comes again before the note of its predecessor is removed, behind the settlement that has deleted this.
+#[tokio::test]
+async fn a_note_that_a_new_message_needs_stays() {
+    let Some(server) = own(&[]).await else { return };
+    let options = options(server.url(), false, 7).keep_processed(Some(LENGTH));
+    let (store, clock) = store(options.clone()).await;
+    let proxy = Proxy::start(socket(server.url())).await.unwrap();
+    let slow = common::options(&format!("redis://{}/", proxy.address()), false, 7)
+        .inbox_name(options.name().clone())
+        .keep_processed(Some(LENGTH))
+        .operation_timeout(common::PATIENCE)
+        .clock_offset(clock.clone());
+    let slow = RedisStore::connect(slow).await.unwrap();
+    let of = |batch: &str| -> Vec<Message> {
+        let sent = |n| ordered(&format!("{batch} {n}"), "key");
+        (0..40).map(sent).collect()
+    };
+    let (old, new) = (of("old"), of("new"));
+    let _ = store.receive(&old).await.unwrap();
+    settle_all(&store, claim_runs(&store, 40).await.unwrap()).await;
+    clock.advance(LENGTH * 2);
+    let _ = store.receive(&new).await.unwrap();
+    let leased = claim_runs(&store, 40).await.unwrap();
+    settle_all(&slow, leased).await;
+    // What removes the notes is a task that has not begun.
+    proxy.stall();
+    let mut raw = Raw::connect(server.url(), false).await.unwrap();
+    let (again, gone) = old.split_at(20);
+    let mut noted = 0;
+    for one in again {
+        assert_eq!(store.receive_one(one).await.unwrap(), Receipt::Accepted);
+        noted += notes_of(&mut raw, &options, one.key().id.as_str())
+            .await
+            .len();
+    }
+    assert!(noted > 0);
+    proxy.forward();
+    let since = Instant::now();
+    for one in gone {
+        while !notes_of(&mut raw, &options, one.key().id.as_str())
+            .await
+            .is_empty()
+        {
+            assert!(since.elapsed() < common::PATIENCE);
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    }
+    for one in again {
+        let id = one.key().id.as_str();
+        for copy in [message(id), ordered(id, "another key")] {
+            let receipt = store.receive_one(&copy).await.unwrap();
+            assert_eq!(receipt, Receipt::Duplicate { differs: false }, "{copy:?}");
+        }
+    }
+}
+
+/// A copy that a note sends to another shard takes the note from the removal that has marked it.
+#[tokio::test]
+async fn a_note_that_is_read_loses_the_mark_of_its_removal() {
+    let Some(options) = shared(7) else { return };
+    let (store, _) = store(options.clone()).await;
+    let mut raw = raw().await;
+    for n in 0..10 {
+        for (way, okey) in [("receive", None), ("receive", Some("a")), ("begin", None)] {
+            let id = format!("{way} {okey:?} {n}");
+            for shard in 0..7 {
+                let mut marked = redis::cmd("HSET");
+                marked
+                    .arg(format!("{{{}:{shard}}}:places", options.name()))
+                    .arg(format!("billing\0{id}"))
+                    .arg("3 12345678901234567890");
+                let _: i64 = raw.run(&marked).await.unwrap();
+            }
+            let sent = okey.map_or_else(|| message(&id), |okey| ordered(&id, okey));
+            match way {
+                // With others, of which runs are made.
+                "receive" => {
+                    let others = (0..20).map(|other| message(&format!("{other} with {id}")));
+                    let batch: Vec<_> = std::iter::once(sent.clone()).chain(others).collect();
+                    let receipts = store.receive(&batch).await.unwrap();
+                    assert_eq!(receipts, vec![Receipt::Accepted; 21]);
+                }
+                _ => {
+                    let begun = store.begin(&sent, &terms()).await.unwrap();
+                    assert!(matches!(begun, Begun::Run(_)), "{begun:?}");
+                }
+            }
+            let notes = notes_of(&mut raw, &options, &id).await;
+            let without_mark = notes.iter().filter(|note| *note == "3").count();
+            assert_eq!(without_mark, 1, "{id}: {notes:?}");
+            let copy = ordered(&id, "z");
+            let receipt = store.receive_one(&copy).await.unwrap();
+            assert_eq!(receipt, Receipt::Duplicate { differs: false }, "{id}");
+        }
+    }
 }
