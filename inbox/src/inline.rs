@@ -79,6 +79,7 @@ mod begin;
 mod drain;
 mod failing;
 mod memory;
+mod outage;
 mod transaction;
 
 use std::{fmt, future::pending, panic::AssertUnwindSafe, sync::Arc, time::Duration};
@@ -98,6 +99,7 @@ pub use transaction::{consume_in_transaction, consume_in_transaction_within};
 
 use drain::UnderWay;
 use memory::{Memory, Running};
+use outage::Outage;
 
 use crate::{
     AfterDead, Begun, Extended, Failure, Hooks, Lease, LeaseTerms, Leased, Message, Outcome,
@@ -146,6 +148,7 @@ pub struct InlineConsumer {
     memory: Memory,
     begins: Arc<Semaphore>,
     under_way: UnderWay,
+    outage: Outage,
 }
 
 impl InlineConsumer {
@@ -172,6 +175,7 @@ impl InlineConsumer {
             memory: Memory::default(),
             begins: Arc::new(Semaphore::new(BEGINS)),
             under_way: UnderWay::default(),
+            outage: Outage::default(),
         }
     }
 
@@ -346,9 +350,13 @@ impl InlineConsumer {
     /// message over, the lease is not renewed any more, and the settlement of this one is refused: it has to return an
     /// error then, and the answer is [`ConsumeError::LeaseLost`].
     ///
-    /// A handler may fail and have settled without knowing it, as when the answer to its commit is lost. At the last
-    /// attempt, or if the failure is [for good](Remedy::Dead), the store is asked once more, and the message is not
-    /// told as dead: it is answered as a [duplicate](Self::on_duplicate). Otherwise its next delivery is.
+    /// A handler may fail and have settled without knowing it, as when the answer to its commit is lost. The store is
+    /// asked once more then, and the message is told neither as dead nor as failed: it is answered as a
+    /// [duplicate](Self::on_duplicate). So it is at the last attempt, if the failure is [for good](Remedy::Dead), after
+    /// a panic, and where the failure is an [`Error`](crate::Error) with [`Effect::Unknown`](crate::Effect::Unknown), or
+    /// has one among its [sources](std::error::Error::source): let `describe` keep the error of
+    /// [`commit`](crate::Transactional::commit). Any other failure counts as one of a handler that has not settled. If
+    /// it has, the failure is told all the same, and the next delivery is answered as a duplicate.
     ///
     /// # Errors
     /// As [`consume`](Self::consume), but for [`ConsumeError::Unrecorded`].
@@ -395,7 +403,13 @@ impl InlineConsumer {
         Fut: Future<Output = Result<Option<Bytes>, E>>,
     {
         let _under_way = self.under_way.begin();
-        let (begun, renewed, turn) = self.begin(message).await?;
+        let begun = self.begin(message).await;
+        match &begun {
+            Ok(_) => self.outage.over(),
+            Err(ConsumeError::Store(error)) => self.outage.met(error),
+            Err(_) => {}
+        }
+        let (begun, renewed, turn) = begun?;
         let leased = match begun {
             Begun::Run(leased) => *leased,
             Begun::Processed { result } => return self.on_duplicate.decide(message, result),
@@ -464,12 +478,14 @@ impl InlineConsumer {
             let asked = Instant::now();
             next = match self.store.extend_one(lease, length).await {
                 Ok(Extended::Until(until)) => {
+                    self.outage.over();
                     here.renewed(until);
                     asked + length / 3
                 }
                 Ok(Extended::LeaseLost) => return,
                 Err(error) => {
-                    tracing::warn!(key = %lease.key, %error, "lease not renewed; trying again");
+                    let what = "lease not renewed; trying again";
+                    self.outage.not_done(&lease.key, &error, what);
                     Instant::now() + length / 10
                 }
             };
@@ -498,6 +514,7 @@ impl InlineConsumer {
                 Err(ConsumeError::Unrecorded(Some(refused)))
             }
             Err(error) => {
+                self.outage.met(&error);
                 self.memory.keep(lease, result);
                 Err(ConsumeError::Unrecorded(Some(error)))
             }
@@ -528,6 +545,9 @@ impl InlineConsumer {
         {
             tracing::warn!(key = %lease.key, reason = %invalid, "result or error text not kept");
             return self.settle_as_is(lease, &outcome).await;
+        }
+        if settled.is_ok() {
+            self.outage.over();
         }
         settled
     }

@@ -56,9 +56,10 @@
 //! - A message that cannot be published now, while others of its call are, waits by itself: for a tenth of the time
 //!   since it was stored, at least a second and at most a minute.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use async_trait::async_trait;
+use inbox_api::from_micros;
 use inbox_source::{Envelope, Publisher, SourceError};
 
 use crate::{
@@ -221,9 +222,12 @@ fn fitting(messages: &[Envelope]) -> usize {
 }
 
 /// The longer a message has waited, the more seldom it is tried: a destination that takes nothing is not to hold up
-/// the others, and how often a message has been deferred is not known.
+/// the others, and how often a message has been deferred is not known. By the store's clock, which tokens are drawn
+/// from: this worker's may be wrong. A store whose tokens are no times has the shortest wait.
 fn wait_of(context: &Context) -> Duration {
-    let age = SystemTime::now().duration_since(context.leased().accepted_at);
+    let leased = context.leased();
+    let claimed_at = from_micros(leased.lease.token.get());
+    let age = claimed_at.duration_since(leased.accepted_at);
     (age.unwrap_or_default() / 10).clamp(PAUSE, LONGEST_WAIT)
 }
 

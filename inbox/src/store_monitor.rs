@@ -7,7 +7,7 @@ use tokio_util::sync::CancellationToken;
 use crate::{
     HandlerName, HandlerStatistics, Operate, Result, Statistics,
     patience::{Patience, SHORTEST, answer_of},
-    telemetry,
+    telemetry::{self, OUTAGE},
 };
 
 /// How long one look may take.
@@ -67,16 +67,28 @@ impl StoreMonitor {
         self
     }
 
-    /// Looks at once and then once per interval, until `shutdown` is cancelled. A look that fails is logged and
-    /// counted (`inbox_store_errors_total`), and leaves the gauges as they were: how old they are,
-    /// `inbox_statistics_timestamp_seconds` tells.
+    /// Looks at once and then once per interval, until `shutdown` is cancelled. A look that fails is counted
+    /// (`inbox_store_errors_total`), and leaves the gauges as they were: how old they are,
+    /// `inbox_statistics_timestamp_seconds` tells. The first one that fails is logged, and that looks succeed again.
     pub async fn run(&self, shutdown: CancellationToken) {
         let looks = async {
             // Handlers that had messages at an earlier look, and may have none any more.
             let mut known = BTreeSet::new();
+            let mut is_away = false;
             loop {
-                if let Err(error) = self.look(&mut known).await {
-                    tracing::warn!(%error, "the inbox's statistics are not known");
+                let looked = self.look(&mut known).await;
+                let was_away = std::mem::replace(&mut is_away, looked.is_err());
+                match looked {
+                    Err(error) if !was_away => {
+                        tracing::warn!(target: OUTAGE, %error, "the inbox's statistics are not known");
+                    }
+                    Err(error) => {
+                        tracing::debug!(target: OUTAGE, %error, "the inbox's statistics are still not known");
+                    }
+                    Ok(()) if was_away => {
+                        tracing::info!(target: OUTAGE, "the inbox's statistics are known again");
+                    }
+                    Ok(()) => {}
                 }
                 tokio::time::sleep(self.interval).await;
             }

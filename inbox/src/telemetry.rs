@@ -52,6 +52,7 @@
 //! | target | what |
 //! |---|---|
 //! | `inbox::outage` | that the store or the source is away, that calls take long, and that this is over |
+//! | `inbox::rejected` | that deliveries are no messages, and whether they are kept: the first at once, then their number once a minute at most |
 //! | `inbox::message` | what becomes of one delivery or attempt other than being processed |
 
 use std::time::Duration;
@@ -62,6 +63,9 @@ use crate::{ErrorKind, Statistics};
 
 /// The target of logs about outages and their ends.
 pub(crate) const OUTAGE: &str = "inbox::outage";
+
+/// The target of logs about deliveries that are in no inbox, or only as dead letters.
+pub(crate) const REJECTED: &str = "inbox::rejected";
 
 /// The target of logs about one delivery or attempt.
 pub(crate) const MESSAGE: &str = "inbox::message";

@@ -8,8 +8,8 @@ use super::{
     answer::{Cause, ConsumeError, Consumed, HandlerPanic},
 };
 use crate::{
-    AfterDead, Begun, Bytes, Effect, Failure, Invalid, Leased, Outcome, Remedy, Result, Settled,
-    Store as _,
+    AfterDead, Begun, Bytes, Effect, Error, Failure, Invalid, Leased, Outcome, Remedy, Result,
+    Settled, Store as _,
     backoff::a_few_times,
     hooks::Call,
     telemetry::{self, Count, MESSAGE},
@@ -27,14 +27,42 @@ enum Left {
     Processed { result: Option<Bytes> },
 }
 
+/// What the store has of a message whose lease was settled as failed. That changes nothing if its handler has settled
+/// it before, and is answered the same.
+enum Found {
+    Processed {
+        result: Option<Bytes>,
+    },
+    Dead,
+    /// It is to be delivered again.
+    Open,
+    /// It was discarded, or that is not known.
+    Other,
+}
+
 impl Left {
-    /// Behind a settlement that makes nothing final.
-    fn open(settler: Settler, settled: &Result<Settled>) -> Self {
+    /// Behind a settlement that the store has not taken.
+    fn unsettled(settler: Settler, settled: &Result<Settled>) -> Self {
         match (settler, settled) {
             // Which is why the handler has failed, most likely.
             (Settler::Handler, Ok(Settled::LeaseLost)) => Self::Lost,
             _ => Self::Open,
         }
+    }
+}
+
+/// How an attempt has failed.
+struct Ended {
+    settler: Settler,
+    /// What its handler was about to settle may be durable nevertheless.
+    is_in_doubt: bool,
+}
+
+impl Ended {
+    /// Whether the store is asked what the message is, before anything is told. A death always is looked up, as it is
+    /// final for those who hear of it.
+    fn is_to_be_looked_up(&self, is_dead: bool) -> bool {
+        self.settler == Settler::Handler && (self.is_in_doubt || is_dead)
     }
 }
 
@@ -58,9 +86,18 @@ impl InlineConsumer {
         if failure.is_interrupted() && self.under_way.stop().is_cancelled() {
             return Err(self.hand_back(leased).await);
         }
+        let store_error = failure.find::<Error>();
+        if let (Settler::Handler, Some(error)) = (settler, store_error) {
+            // It is the same store.
+            self.outage.met(error);
+        }
+        let ended = Ended {
+            settler,
+            is_in_doubt: store_error.is_some_and(|error| error.effect() == Effect::Unknown),
+        };
         let remedy = failure.remedy().unwrap_or(Remedy::Retry);
         let text = failure.error().to_owned();
-        match self.settle_failure(leased, settler, remedy, text).await {
+        match self.settle_failure(leased, ended, remedy, text).await {
             Left::Open => Err(ConsumeError::Handler(error)),
             Left::Lost => Err(ConsumeError::LeaseLost),
             Left::Dead => Err(ConsumeError::Dead(Cause::Failed(error))),
@@ -76,7 +113,11 @@ impl InlineConsumer {
         panic: HandlerPanic,
     ) -> Result<Consumed, ConsumeError<E>> {
         let text = error_text(&panic.to_string()).into_owned();
-        let left = self.settle_failure(leased, settler, Remedy::Retry, text);
+        let ended = Ended {
+            settler,
+            is_in_doubt: true,
+        };
+        let left = self.settle_failure(leased, ended, Remedy::Retry, text);
         match left.await {
             Left::Open | Left::Lost => Err(ConsumeError::Panicked(panic)),
             Left::Dead => Err(ConsumeError::Dead(Cause::Panicked(panic))),
@@ -87,37 +128,41 @@ impl InlineConsumer {
     async fn settle_failure(
         &self,
         leased: &Leased,
-        settler: Settler,
+        ended: Ended,
         remedy: Remedy,
         error: String,
     ) -> Left {
         let attempt = leased.attempts.started;
-        let (reason, after) = match remedy.outcome(error, attempt, &self.retry, self.after_dead) {
-            Outcome::Dead { reason, after } => (reason, after),
-            outcome => return Left::open(settler, &self.put_off(leased, outcome).await),
-        };
-        let settled = self.settle_as_dead(leased, &reason, after).await;
-        if !matches!(settled, Ok(Settled::Done)) {
-            self.not_recorded(leased, &settled);
-            return Left::open(settler, &settled);
-        }
-        match settler {
-            Settler::Consumer => {
-                self.tell_dead(leased, reason);
-                Left::Dead
-            }
-            Settler::Handler => self.look(leased, reason).await,
-        }
-    }
-
-    /// Settles a failed attempt as to be made again.
-    async fn put_off(&self, leased: &Leased, outcome: Outcome) -> Result<Settled> {
-        let key = &leased.lease.key;
+        let outcome = remedy.outcome(error, attempt, &self.retry, self.after_dead);
         let settled = self.settle(&leased.lease, outcome.clone()).await;
         if !matches!(settled, Ok(Settled::Done)) {
             self.not_recorded(leased, &settled);
-            return settled;
+            return Left::unsettled(ended.settler, &settled);
         }
+        let is_dead = matches!(outcome, Outcome::Dead { .. });
+        let found = match ended.is_to_be_looked_up(is_dead) {
+            true => self.look(leased).await,
+            false if is_dead => Found::Dead,
+            false => Found::Open,
+        };
+        match found {
+            Found::Processed { result } => Left::Processed { result },
+            Found::Dead if is_dead => {
+                self.tell_failure(leased, outcome);
+                Left::Dead
+            }
+            // What is to be delivered again and was settled as dead, an operator has replayed meanwhile.
+            Found::Open if !is_dead => {
+                self.tell_failure(leased, outcome);
+                Left::Open
+            }
+            Found::Open | Found::Dead | Found::Other => Left::Open,
+        }
+    }
+
+    /// Tells what a failed attempt is settled as.
+    fn tell_failure(&self, leased: &Leased, outcome: Outcome) {
+        let key = &leased.lease.key;
         match outcome {
             Outcome::Retry { after, error } => {
                 tracing::info!(target: MESSAGE, %key, %error, ?after, "attempt failed");
@@ -128,30 +173,23 @@ impl InlineConsumer {
                 tracing::info!(target: MESSAGE, %key, error, ?after, "attempt deferred");
                 telemetry::count(&key.handler, Count::Deferred);
             }
-            Outcome::Processed { .. } | Outcome::Dead { .. } | Outcome::Release => {}
+            Outcome::Dead { reason, .. } => self.tell_dead(leased, reason),
+            Outcome::Processed { .. } | Outcome::Release => {}
         }
-        settled
     }
 
     /// Makes a message dead, and tells of it.
     async fn give_up(&self, leased: &Leased, reason: String, after: AfterDead) -> Result<Settled> {
-        let settled = self.settle_as_dead(leased, &reason, after).await;
+        let outcome = Outcome::Dead {
+            reason: reason.clone(),
+            after,
+        };
+        let settled = self.settle(&leased.lease, outcome).await;
         match settled {
             Ok(Settled::Done) => self.tell_dead(leased, reason),
             _ => self.not_recorded(leased, &settled),
         }
         settled
-    }
-
-    async fn settle_as_dead(
-        &self,
-        leased: &Leased,
-        reason: &str,
-        after: AfterDead,
-    ) -> Result<Settled> {
-        let reason = reason.to_owned();
-        let outcome = Outcome::Dead { reason, after };
-        self.settle(&leased.lease, outcome).await
     }
 
     fn tell_dead(&self, leased: &Leased, reason: String) {
@@ -161,33 +199,32 @@ impl InlineConsumer {
         self.tell(|| Call::DeadLettered(Box::new(leased.clone()), reason));
     }
 
-    /// Asks what a message is whose lease is settled, as dead here or by its handler before: a settlement that is
-    /// repeated is answered like the first one. Tells of it if it is dead.
-    async fn look(&self, leased: &Leased, reason: String) -> Left {
+    /// Asks what a message is whose lease is settled, as failed here or by its handler before: a settlement that is
+    /// repeated is answered like the first one.
+    async fn look(&self, leased: &Leased) -> Found {
         let key = &leased.lease.key;
         let begun = (|| self.store.begin(&leased.message, &self.terms))
             .retry(a_few_times())
             .when(|error| error.is_retryable() && error.effect() == Effect::None);
         match begun.await {
-            Ok(Begun::Dead { .. }) => {
-                self.tell_dead(leased, reason);
-                Left::Dead
-            }
             Ok(Begun::Processed { result }) => {
                 tracing::info!(target: MESSAGE, %key, "the handler failed behind its settlement");
-                Left::Processed { result }
+                Found::Processed { result }
             }
+            Ok(Begun::Dead { .. }) => Found::Dead,
             Ok(Begun::Run(again)) => {
-                // An operator has replayed it meanwhile. Its next delivery runs it.
+                // It is due again. Its next delivery runs it.
                 if let Err(error) = self.settle(&again.lease, Outcome::Release).await {
-                    tracing::warn!(%key, %error, "message not handed back");
+                    self.outage.not_done(key, &error, "message not handed back");
                 }
-                Left::Open
+                Found::Open
             }
-            Ok(_) => Left::Open,
+            Ok(Begun::Busy { .. } | Begun::Blocked) => Found::Open,
+            Ok(Begun::Discarded) => Found::Other,
             Err(error) => {
-                tracing::warn!(%key, %error, "it is not known whether the message is dead or processed");
-                Left::Open
+                let what = "whether the handler has settled the message is not known, nor told";
+                self.outage.not_done(key, &error, what);
+                Found::Other
             }
         }
     }
@@ -199,7 +236,10 @@ impl InlineConsumer {
             Ok(Settled::Done) => {}
             Ok(Settled::LeaseLost) => self.lost(leased),
             Ok(Settled::Refused(invalid)) => self.refused(leased, invalid),
-            Err(error) => tracing::warn!(%key, %error, "failed attempt not recorded"),
+            Err(error) => {
+                self.outage
+                    .not_done(key, error, "failed attempt not recorded");
+            }
         }
     }
 
@@ -224,7 +264,7 @@ impl InlineConsumer {
             Ok(_) => {
                 tracing::info!(target: MESSAGE, %key, "attempt cut short by the shutdown");
             }
-            Err(error) => tracing::warn!(%key, %error, "message not handed back"),
+            Err(error) => self.outage.not_done(key, &error, "message not handed back"),
         }
         ConsumeError::Stopped
     }

@@ -4,7 +4,7 @@ use std::{
     fmt,
     sync::{
         Arc, OnceLock,
-        atomic::{AtomicBool, AtomicU8, Ordering},
+        atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering},
     },
 };
 
@@ -87,8 +87,8 @@ struct Inner {
     hold: AtomicU8,
     /// The transaction that settles it as processed is being committed.
     is_committing: AtomicBool,
-    /// Such a commit was left, and whether it has taken place is not known.
-    is_in_doubt: AtomicBool,
+    /// How many such commits were left of which it is not known whether they have taken place.
+    doubts: AtomicU32,
     is_cut_short: AtomicBool,
     patience: Patience,
 }
@@ -125,7 +125,7 @@ impl Context {
             is_untouched: AtomicBool::new(false),
             hold: AtomicU8::new(Hold::Lease as u8),
             is_committing: AtomicBool::new(false),
-            is_in_doubt: AtomicBool::new(false),
+            doubts: AtomicU32::new(0),
             is_cut_short: AtomicBool::new(false),
             patience,
         }))
@@ -208,11 +208,15 @@ impl Context {
 
     /// Says that a transaction may have settled the message as processed, and that nothing here knows.
     pub(super) fn doubt(&self) {
-        self.0.is_in_doubt.store(true, Ordering::Release);
+        self.0.doubts.fetch_add(1, Ordering::AcqRel);
+    }
+
+    pub(super) fn doubts(&self) -> u32 {
+        self.0.doubts.load(Ordering::Acquire)
     }
 
     pub(super) fn is_in_doubt(&self) -> bool {
-        self.0.is_in_doubt.load(Ordering::Acquire) && !self.is_held_by(Hold::Settled)
+        self.doubts() > 0 && !self.is_held_by(Hold::Settled)
     }
 
     /// Says that the handler's own transaction, in which the message was

@@ -43,7 +43,7 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
 /// the transaction too, and not its commit.
 ///
-/// A commit whose answer is lost is looked up. Where that is not possible within the
+/// A commit whose answer is lost is looked up, and waited for if it is still under way. Where that takes longer than the
 /// [`store_timeout`](crate::ProcessorBuilder::store_timeout), or something around this handler drops it in its commit,
 /// the attempt is settled as failed, which changes nothing when the commit has taken place: the message then
 /// counts as [abandoned](crate::Summary::abandoned), and no hook is told.

@@ -17,7 +17,7 @@ use super::{
     task::panic_text,
 };
 use crate::{
-    Effect, Error, Outcome, Recorded, Result, Settled, Settlement, StoreExt as _, Transactional,
+    Effect, Error, Outcome, Result, Settled, Settlement, StoreExt as _, Transactional,
     backoff::{after_conflicts, through_an_outage},
     refusal::plainer,
 };
@@ -153,6 +153,7 @@ where
         let mut answers: Vec<Answer> = vec![Err(cancelled()); batch.len()];
         while !left.is_empty() {
             let part = batch.part(&left);
+            let doubts = count_doubts(&part);
             let failure = match self.attempt(&part).await {
                 Ok(Ended::Answered(given)) => {
                     for (place, answer) in left.into_iter().zip(given) {
@@ -173,7 +174,7 @@ where
                 }
                 Err(failure) => failure,
             };
-            if part.iter().any(Context::is_in_doubt) {
+            if count_doubts(&part) > doubts {
                 // Run again, a message that is processed would look like one that another worker has.
                 return Err(failure);
             }
@@ -365,7 +366,7 @@ where
         Err(Failure::of_transaction(error))
     }
 
-    /// Whether the message is processed under its present lease; `None` when that cannot be found out within the
+    /// Whether the message was settled under its present lease; `None` when that cannot be found out within the
     /// time of one call.
     async fn has_committed(&self, context: &Context) -> Option<bool> {
         let finding = timeout(context.patience().limit, self.find_commit(context));
@@ -383,10 +384,13 @@ where
     }
 
     async fn find_commit(&self, context: &Context) -> Result<bool, Failure> {
-        if !self.is_processed(context).await? {
+        let looking = (|| self.holds_lease(context))
+            .retry(through_an_outage())
+            .when(Failure::is_conflict);
+        if looking.await? {
             return Ok(false);
         }
-        // That is final, so a repeated settlement changes nothing, and tells by whom.
+        // That lease has ended, so settling once more changes nothing, and tells whether this was settled under it.
         let lease = &context.leased().lease;
         let outcome = Outcome::Processed { result: None };
         let settling = self.store.settle_one(lease, outcome);
@@ -394,19 +398,25 @@ where
         Ok(settled == Settled::Done)
     }
 
-    /// Whether the message is processed, by this worker or another.
-    async fn is_processed(&self, context: &Context) -> Result<bool, Failure> {
+    /// Whether the message is still under its present lease. Settling it, for a transaction that is rolled back, waits
+    /// for a commit that is still under way, or conflicts with it; a mere look could come before it.
+    async fn holds_lease(&self, context: &Context) -> Result<bool, Failure> {
         let patience = context.patience();
         let only = Batch::new(vec![context.clone()]);
         let mut transaction = self.open_through_outages(&only).await?;
-        let message = context.message();
-        let recording = self.store.record_in(&mut transaction, message, None);
-        let recorded = patience.within("record_in", recording).await;
-        // What it would record is not to be kept.
-        patience
-            .within("roll back", self.store.roll_back(transaction))
-            .await?;
-        Ok(matches!(recorded?, Recorded::Processed { .. }))
+        let settlements = [Settlement {
+            lease: context.leased().lease.clone(),
+            outcome: Outcome::Processed { result: None },
+        }];
+        let settling = self.store.settle_in(&mut transaction, &settlements);
+        let settled = patience.within("settle_in", settling).await;
+        let ending = self.store.roll_back(transaction);
+        patience.within("roll back", ending).await?;
+        match settled.map_err(Failure::of_transaction)?.first() {
+            Some(Settled::Done) => Ok(true),
+            Some(Settled::LeaseLost) => Ok(false),
+            Some(Settled::Refused(_)) | None => Err(no_answer()),
+        }
     }
 
     /// Opens a transaction. An outage is no fault of the messages and costs them no attempt: it is
@@ -517,6 +527,11 @@ where
         }
         Ok(lost)
     }
+}
+
+/// How often commits of these messages were left in doubt.
+fn count_doubts(batch: &Batch) -> u32 {
+    batch.iter().map(Context::doubts).sum()
 }
 
 /// Leaves those out that are not to be worked on, and those behind them in their ordering keys.

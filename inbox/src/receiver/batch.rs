@@ -1,6 +1,7 @@
 //! One batch: stored in one call, then acknowledged in the order of delivery.
 
 use std::{
+    collections::HashSet,
     ops::Range,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{Mutex, PoisonError},
@@ -15,13 +16,14 @@ use tracing::Instrument as _;
 use super::{
     Receiver,
     finals::{self, Final},
+    notice::Notice,
     outage::Outage,
     rejected::{dead_letters, keep, leave_from_rejected, stop_before_rejected},
     report::{BatchReport, ReceiverError, Summary, unanswered},
 };
 use crate::{
     Message, Receipt, Result, Store as _,
-    telemetry::{self, MESSAGE, OUTAGE},
+    telemetry::{self, MESSAGE, OUTAGE, REJECTED},
 };
 
 /// What a rejected delivery counts as that does not say what it holds.
@@ -31,7 +33,7 @@ const UNKNOWN_BYTES: usize = 1024 * 1024;
 pub(super) enum Verdict {
     Acknowledge(Receipt),
     /// It is no message, and kept as a dead letter.
-    Keep,
+    Keep(Rejection),
     Reject(Rejection),
 }
 
@@ -146,15 +148,18 @@ impl<D: Delivery> Stored<D> {
     ) -> std::result::Result<(), ReceiverError> {
         let mut report = self.report;
         lock(summary).add_stored(&report);
-        let failures = finish(self.deliveries, self.verdicts).await;
-        note_failures(receiver, &failures);
-        report.failed_acknowledgements = failures.count;
-        lock(summary).failed_acknowledgements += failures.count as u64;
+        warn_of_kept(receiver, &self.verdicts);
+        let finished = finish(self.deliveries, self.verdicts).await;
+        note_failures(receiver, &finished);
+        warn_of_rejected(receiver, &finished.rejected);
+        report.failed_acknowledgements = finished.failures();
+        lock(summary).failed_acknowledgements += finished.failures() as u64;
         report.elapsed = self.began.elapsed();
         tracing::debug!(
             accepted = report.accepted,
             duplicates = report.duplicates,
             differing = report.differing,
+            unfinished = report.unfinished,
             rejected = report.rejected,
             kept = report.kept,
             "batch received"
@@ -205,17 +210,26 @@ async fn store_all<D: Delivery>(
         .then(|| leave_from_rejected(receiver, &mut batch.taken))
         .flatten();
     let (mut deliveries, messages, places) = unpack(receiver, batch.taken);
-    let receipts = if receiver.record_only {
+    let stored = if receiver.record_only {
         let finals: Vec<_> = messages.iter().map(Final::record).collect();
         finals::store(receiver, &finals).await
     } else {
-        store(receiver, &messages).await
+        store(receiver, &messages)
+            .await
+            .map(|receipts| finals::Stored {
+                receipts,
+                unfinished: HashSet::new(),
+            })
     };
-    let receipts = receipts.map_err(ReceiverError::Store)?;
+    let stored = stored.map_err(ReceiverError::Store)?;
+    let receipts = stored.receipts;
     let mut report = BatchReport {
         deliveries: size.deliveries,
         ..BatchReport::default()
     };
+    let is_left = |at: usize| stored.unfinished.contains(&at);
+    let is_unfinished = |place: &Place| matches!(place, Ok(copies) if copies.clone().any(is_left));
+    let unfinished: Vec<bool> = places.iter().map(is_unfinished).collect();
     let mut verdicts: Vec<Verdict> = places
         .into_iter()
         .map(|place| judge(place, &receipts, &mut report))
@@ -230,6 +244,8 @@ async fn store_all<D: Delivery>(
         .stop_at_rejected
         .then(|| stop_before_rejected(&mut deliveries, &mut verdicts, &mut report))
         .flatten();
+    let unfinished = unfinished.into_iter().take(deliveries.len());
+    report.unfinished = unfinished.filter(|is_unfinished| *is_unfinished).count();
     Ok(Stored {
         deliveries,
         verdicts,
@@ -379,25 +395,95 @@ fn judge(place: Place, receipts: &[Receipt], report: &mut BatchReport) -> Verdic
     }
 }
 
-/// How often the broker did not take an acknowledgement or a rejection, and why it did not first.
+/// Not each of them is told, as with differing ones: of a mapping that does not fit it is every delivery.
+fn warn_of_kept(receiver: &Receiver, verdicts: &[Verdict]) {
+    let Some(handler) = &receiver.keep_rejected else {
+        return;
+    };
+    let mut kept = Reasons::default();
+    for verdict in verdicts {
+        if let Verdict::Keep(rejection) = verdict {
+            kept.add(rejection);
+        }
+    }
+    if let Some((reason, count)) = kept.to_be_told(&receiver.kept) {
+        tracing::warn!(
+            target: REJECTED,
+            %reason,
+            count,
+            %handler,
+            "delivery is no message that can be stored; kept as a dead letter of the handler"
+        );
+    }
+}
+
+/// The same of what is in no inbox.
+fn warn_of_rejected(receiver: &Receiver, rejected: &Reasons) {
+    if let Some((reason, count)) = rejected.to_be_told(&receiver.rejected) {
+        tracing::warn!(
+            target: REJECTED,
+            %reason,
+            count,
+            "delivery is no message that can be stored; rejected, and lost unless its source has dead letters: \
+             the receiver can keep it (keep_rejected)"
+        );
+    }
+}
+
+/// Why deliveries were no messages.
 #[derive(Default)]
-struct Failures {
+struct Reasons {
+    count: u64,
+    first: Option<Rejection>,
+}
+
+impl Reasons {
+    fn add(&mut self, rejection: &Rejection) {
+        self.count += 1;
+        self.first.get_or_insert_with(|| rejection.clone());
+    }
+
+    /// One of them, and how many are to be told of now, if any are.
+    fn to_be_told(&self, notice: &Notice) -> Option<(&Rejection, u64)> {
+        let first = self.first.as_ref()?;
+        Some((first, notice.add(self.count)?))
+    }
+}
+
+/// What the broker has said to acknowledgements and rejections.
+#[derive(Default)]
+struct Finished {
+    acknowledging: Attempts,
+    rejecting: Attempts,
+    /// Those that it has taken.
+    rejected: Reasons,
+}
+
+impl Finished {
+    fn failures(&self) -> usize {
+        self.acknowledging.failures + self.rejecting.failures
+    }
+}
+
+/// How often something was tried, how often the broker did not take it, and why it did not first.
+#[derive(Default)]
+struct Attempts {
     tried: usize,
-    count: usize,
+    failures: usize,
     first: Option<SourceError>,
 }
 
-impl Failures {
+impl Attempts {
     fn add(&mut self, tried: usize, errors: Vec<SourceError>) {
         self.tried += tried;
-        self.count += errors.len();
+        self.failures += errors.len();
         self.first = self.first.take().or(errors.into_iter().next());
     }
 }
 
 /// Acknowledges and rejects in the order of delivery.
-async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> Failures {
-    let mut failures = Failures::default();
+async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> Finished {
+    let mut finished = Finished::default();
     let mut run = Vec::with_capacity(deliveries.len());
     for (mut delivery, verdict) in deliveries.into_iter().zip(verdicts) {
         match verdict {
@@ -408,21 +494,25 @@ async fn finish<D: Delivery>(deliveries: Vec<D>, verdicts: Vec<Verdict>) -> Fail
                 }
                 run.push(delivery);
             }
-            Verdict::Keep => run.push(delivery),
+            Verdict::Keep(_) => run.push(delivery),
             Verdict::Reject(rejection) => {
-                acknowledge(std::mem::take(&mut run), &mut failures).await;
+                acknowledge(std::mem::take(&mut run), &mut finished.acknowledging).await;
+                let reason = rejection.clone();
                 let rejecting = AssertUnwindSafe(async { delivery.reject(rejection).await });
                 let rejected = rejecting.catch_unwind().await;
                 let failed = rejected.unwrap_or_else(|_| Err(panicked())).err();
-                failures.add(1, failed.into_iter().collect());
+                if failed.is_none() {
+                    finished.rejected.add(&reason);
+                }
+                finished.rejecting.add(1, failed.into_iter().collect());
             }
         }
     }
-    acknowledge(run, &mut failures).await;
-    failures
+    acknowledge(run, &mut finished.acknowledging).await;
+    finished
 }
 
-async fn acknowledge<D: Delivery>(run: Vec<D>, failures: &mut Failures) {
+async fn acknowledge<D: Delivery>(run: Vec<D>, attempts: &mut Attempts) {
     if run.is_empty() {
         return;
     }
@@ -432,7 +522,7 @@ async fn acknowledge<D: Delivery>(run: Vec<D>, failures: &mut Failures) {
         // Which of them the broker has is not known; what it has not comes again.
         (0..tried).map(|_| panicked()).collect()
     });
-    failures.add(tried, errors);
+    attempts.add(tried, errors);
 }
 
 fn panicked() -> SourceError {
@@ -441,14 +531,21 @@ fn panicked() -> SourceError {
 
 /// What the receiver is troubled by while acknowledgements fail.
 const ACKNOWLEDGING: &str = "acknowledging";
+/// The same of rejections.
+const REJECTING: &str = "rejecting";
 /// A receiver that gets nothing more, as one whose partitions are another's now, is not troubled for longer.
-const ACKNOWLEDGING_LASTS: Duration = Duration::from_secs(60);
+const TROUBLE_LASTS: Duration = Duration::from_secs(60);
 
 /// Tells when they begin to fail, and when one is taken again.
-fn note_failures(receiver: &Receiver, failures: &Failures) {
-    let count = failures.count;
-    if let Some(error) = &failures.first {
-        if (receiver.vitals).trouble_for(ACKNOWLEDGING, error.to_string(), ACKNOWLEDGING_LASTS) {
+fn note_failures(receiver: &Receiver, finished: &Finished) {
+    let Finished {
+        acknowledging,
+        rejecting,
+        ..
+    } = finished;
+    let count = acknowledging.failures;
+    if let Some(error) = &acknowledging.first {
+        if receiver.begins_to_fail(ACKNOWLEDGING, error) {
             tracing::warn!(
                 target: OUTAGE,
                 %error,
@@ -457,8 +554,30 @@ fn note_failures(receiver: &Receiver, failures: &Failures) {
             );
         }
         tracing::debug!(target: MESSAGE, %error, count, "not acknowledged");
-    } else if failures.tried > 0 && receiver.vitals.over(ACKNOWLEDGING) {
+    } else if acknowledging.tried > 0 && receiver.vitals.over(ACKNOWLEDGING) {
         tracing::info!(target: OUTAGE, "acknowledgements are taken again");
+    }
+    let count = rejecting.failures;
+    if let Some(error) = &rejecting.first {
+        if receiver.begins_to_fail(REJECTING, error) {
+            tracing::warn!(
+                target: OUTAGE,
+                %error,
+                count,
+                "what is no message could not be rejected; it is neither stored nor lost, and comes again"
+            );
+        }
+        tracing::debug!(target: MESSAGE, %error, count, "not rejected");
+    } else if rejecting.tried > 0 && receiver.vitals.over(REJECTING) {
+        tracing::info!(target: OUTAGE, "rejections are taken again");
+    }
+}
+
+impl Receiver {
+    /// Takes note of a failure to finish deliveries. `false`: that is known already.
+    fn begins_to_fail(&self, what: &'static str, error: &SourceError) -> bool {
+        self.vitals
+            .trouble_for(what, error.to_string(), TROUBLE_LASTS)
     }
 }
 

@@ -16,8 +16,8 @@ use tokio::time::{Instant, sleep};
 
 use super::{Receiver, outage::Outage, report::unanswered};
 use crate::{
-    Begun, Due, ErrorKind, HandlerName, Invalid, Key, Kind, Lease, LeaseTerms, Message, MessageId,
-    Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
+    Begun, Due, Error, ErrorKind, HandlerName, Invalid, Key, Kind, Lease, LeaseTerms, Message,
+    MessageId, Outcome, Receipt, Result, Settled, Settlement, Store as _, WorkerName,
     receiver::{Raw, Rejection},
     refusal::plainer,
 };
@@ -129,15 +129,16 @@ fn digest(raw: &Raw) -> String {
 /// What is still to be done about one message.
 enum Step {
     Refused(Invalid),
-    /// Its key is known, and nothing is left to be done.
+    /// It is final already, and nothing is left to be done.
     Known,
     Settle(Lease),
     Wait(Busy),
 }
 
-/// The store's answer that a message is busy.
+/// The store's answer that a message is busy, or behind another one of its ordering key.
 struct Busy {
-    until: SystemTime,
+    /// `None`: it is behind another one.
+    until: Option<SystemTime>,
     asked: Instant,
     answered: Instant,
 }
@@ -147,7 +148,7 @@ struct Busy {
 #[derive(Default)]
 struct Watch {
     /// Until when it is, and since when the store says that.
-    known: Option<(SystemTime, Instant)>,
+    known: Option<(Option<SystemTime>, Instant)>,
     /// When the store said so last.
     last: Option<Instant>,
     /// Of all moments together.
@@ -169,6 +170,11 @@ impl Watch {
             }
         };
         unchanged >= WATCH || self.total >= LONGEST_WATCH
+    }
+
+    /// Whether it was behind another one when the store was asked last.
+    fn is_of_blocked(&self) -> bool {
+        self.known.is_some_and(|(until, _)| until.is_none())
     }
 }
 
@@ -192,80 +198,149 @@ fn to_begin<'a>(finals: &'a [Final], receipts: &[Option<Receipt>]) -> Vec<(usize
     open
 }
 
+/// What has become of messages that were to be final.
+pub(super) struct Stored {
+    /// In the order of the messages.
+    pub(super) receipts: Vec<Receipt>,
+    /// The places of those that are duplicates and not final: others work on them, or are to.
+    pub(super) unfinished: HashSet<usize>,
+}
+
 /// Stores each message with its end, however long the store is away. A message that is known already
-/// is a duplicate, and stays as it is; unless it is pending, and due: then it ends now. One that may be
-/// under the lease of a receiver that has died is waited for, so that nothing is answered for before it
-/// is final.
-pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Vec<Receipt>> {
+/// is a duplicate, and stays as it is; unless it is pending, due and first of its ordering key: then it ends now. One
+/// that may be under the lease of a receiver that has died is waited for, so that nothing is answered for before it
+/// is final, and so is one that is behind another, which may be among these.
+pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Stored> {
     let worker = WorkerName::new(format!("receiver-{}", std::process::id()))?;
-    let terms = LeaseTerms::new(LEASE, worker)?;
     let limit = receiver.store.capabilities().payload_limit;
-    let mut receipts: Vec<Option<Receipt>> = finals
-        .iter()
-        .map(|last| {
-            last.message
-                .check_payload(limit)
-                .err()
-                .map(Receipt::Refused)
-        })
-        .collect();
-    let mut outage = Outage::none("store", &receiver.vitals);
-    let mut watches: HashMap<&Key, Watch> = HashMap::new();
-    loop {
-        let open = to_begin(finals, &receipts);
-        if open.is_empty() {
-            outage.over();
-            return Ok(receipts.into_iter().flatten().collect());
+    let refused = |last: &Final| last.message.check_payload(limit).err();
+    let storing = Storing {
+        receiver,
+        finals,
+        terms: LeaseTerms::new(LEASE, worker)?,
+        receipts: finals
+            .iter()
+            .map(|last| refused(last).map(Receipt::Refused))
+            .collect(),
+        unfinished: HashSet::new(),
+        watches: HashMap::new(),
+        outage: Outage::none("store", &receiver.vitals),
+    };
+    storing.run().await
+}
+
+struct Storing<'a> {
+    receiver: &'a Receiver,
+    finals: &'a [Final],
+    terms: LeaseTerms,
+    receipts: Vec<Option<Receipt>>,
+    unfinished: HashSet<usize>,
+    watches: HashMap<&'a Key, Watch>,
+    outage: Outage,
+}
+
+/// What came of asking for all that is not final yet.
+#[derive(Default)]
+struct Round {
+    failed: Option<Error>,
+    /// Some are busy.
+    is_waiting: bool,
+    /// Some are behind others.
+    is_blocked: bool,
+    /// Some are final now that were not.
+    has_moved: bool,
+}
+
+impl<'a> Storing<'a> {
+    async fn run(mut self) -> Result<Stored> {
+        let mut is_in_turn = false;
+        loop {
+            let open = to_begin(self.finals, &self.receipts);
+            if open.is_empty() {
+                self.outage.over();
+                return Ok(Stored {
+                    receipts: self.receipts.into_iter().flatten().collect(),
+                    unfinished: self.unfinished,
+                });
+            }
+            // What is behind another one is free when that is final: one by one, each frees the next.
+            let at_once = if is_in_turn { 1 } else { open.len() };
+            let mut round = Round::default();
+            for part in open.chunks(at_once) {
+                self.store_part(part, &mut round).await?;
+                if round.failed.is_some() {
+                    break;
+                }
+            }
+            is_in_turn = round.is_blocked;
+            match round.failed {
+                Some(error) => sleep(self.outage.failed(&error)).await,
+                None => {
+                    self.outage.over();
+                    if !round.has_moved && (round.is_waiting || round.is_blocked) {
+                        sleep(PAUSE).await;
+                    }
+                }
+            }
         }
+    }
+
+    async fn store_part(&mut self, part: &[(usize, &'a Final)], round: &mut Round) -> Result<()> {
+        let (receiver, terms) = (self.receiver, &self.terms);
         // Boxed, since the compiler cannot prove otherwise that this future may change its thread.
-        let begun = open.into_iter().map(|(at, last)| {
-            let begun = begin(receiver, &last.message, &terms);
+        let begun = part.iter().map(|&(at, last)| {
+            let begun = begin(receiver, &last.message, terms);
             begun.map(move |step| (at, last, step)).boxed()
         });
         let begun: Vec<_> = begun.collect();
         let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
-        let (mut leased, mut known, mut failed) = (Vec::new(), Vec::new(), None);
-        let mut is_waiting = false;
+        let (mut leased, mut known) = (Vec::new(), Vec::new());
         for (at, last, step) in begun {
             match step {
-                Ok(Step::Refused(invalid)) => {
-                    if let Some(place) = receipts.get_mut(at) {
-                        *place = Some(Receipt::Refused(invalid));
-                    }
-                }
+                Ok(Step::Refused(invalid)) => self.answer(at, Some(Receipt::Refused(invalid))),
                 Ok(Step::Known) => known.push((at, &last.message)),
                 Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
                 Ok(Step::Wait(busy)) => {
-                    let watch = watches.entry(last.message.key()).or_default();
+                    let watch = self.watches.entry(last.message.key()).or_default();
                     if watch.is_over(&busy) {
+                        self.unfinished.insert(at);
                         known.push((at, &last.message));
                     } else {
-                        is_waiting = true;
+                        round.is_blocked |= busy.until.is_none();
+                        round.is_waiting |= busy.until.is_some();
                     }
                 }
-                Err(error) if error.is_retryable() => failed = Some(error),
+                Err(error) if error.is_retryable() => round.failed = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        let mut answers = settle(receiver, leased, &mut outage).await?;
+        let mut answers = settle(receiver, leased, &mut self.outage).await?;
+        if answers
+            .iter()
+            .any(|(_, receipt)| *receipt == Some(Receipt::Accepted))
+        {
+            round.has_moved = true;
+            // Those may have been behind these.
+            self.watches.retain(|_, watch| !watch.is_of_blocked());
+        }
         match compare(receiver, known).await {
             Ok(compared) => answers.extend(compared),
-            Err(error) if error.is_retryable() => failed = Some(error),
+            Err(error) if error.is_retryable() => round.failed = Some(error),
             Err(error) => return Err(error),
         }
         for (at, receipt) in answers {
-            if let Some(place) = receipts.get_mut(at) {
-                *place = receipt;
-            }
+            self.answer(at, receipt);
         }
-        match failed {
-            Some(error) => sleep(outage.failed(&error)).await,
-            None => {
-                outage.over();
-                if is_waiting {
-                    sleep(PAUSE).await;
-                }
-            }
+        Ok(())
+    }
+
+    /// `None`: it has to be asked for again.
+    fn answer(&mut self, at: usize, receipt: Option<Receipt>) {
+        if !matches!(receipt, Some(Receipt::Duplicate { .. })) {
+            self.unfinished.remove(&at);
+        }
+        if let Some(place) = self.receipts.get_mut(at) {
+            *place = receipt;
         }
     }
 }
@@ -276,11 +351,16 @@ async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Re
         Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
         // Perhaps left by a receiver that has died, or this one's after a lost reply.
         Ok(Begun::Busy { until }) => Step::Wait(Busy {
-            until,
+            until: Some(until),
             asked,
             answered: Instant::now(),
         }),
-        Ok(_) => Step::Known,
+        Ok(Begun::Blocked) => Step::Wait(Busy {
+            until: None,
+            asked,
+            answered: Instant::now(),
+        }),
+        Ok(Begun::Processed { .. } | Begun::Dead { .. } | Begun::Discarded) => Step::Known,
         // It is the stored one that cannot be read.
         Err(error) if error.kind() == ErrorKind::Corrupt => Step::Known,
         Err(error) if error.kind() == ErrorKind::Invalid => {

@@ -98,6 +98,8 @@ pub struct Receiver {
     record_only: bool,
     vitals: Vitals,
     differing: Notice,
+    rejected: Notice,
+    kept: Notice,
 }
 
 impl Receiver {
@@ -317,8 +319,9 @@ impl ReceiverBuilder {
     /// on: a receiver that is killed half-way leaves messages pending, after five seconds under a
     /// lease, until their deliveries come again. What is pending and due for another reason is
     /// recorded as processed too. A redelivery that finds such a lease waits for its end; one that finds
-    /// a message which others work on, or which is not due, leaves it to them after ten seconds, or after thirty if
-    /// they renew a short lease or try it again meanwhile.
+    /// a message which others work on, which is not due, or which is behind one of its ordering key that is not recorded
+    /// with it, leaves it to them after ten seconds, or after thirty if they renew a short lease or try it again
+    /// meanwhile. It is stored, and acknowledged as a duplicate; [`BatchReport::unfinished`] counts it.
     ///
     /// One who waits for an answer records with an inline consumer whose handler does nothing:
     /// `consumer.consume(&message, async |_| Ok::<_, Failure>(None))`.
@@ -350,6 +353,8 @@ impl ReceiverBuilder {
             record_only: self.record_only,
             vitals: Vitals::default(),
             differing: Notice::default(),
+            rejected: Notice::default(),
+            kept: Notice::default(),
         }
     }
 }

@@ -60,7 +60,7 @@ pub(super) fn stop_before_rejected<D>(
         let count = match verdict {
             Verdict::Acknowledge(Receipt::Accepted) => &mut report.accepted,
             Verdict::Acknowledge(_) => &mut report.duplicates,
-            Verdict::Keep => &mut report.kept,
+            Verdict::Keep(_) => &mut report.kept,
             Verdict::Reject(_) => &mut report.rejected,
         };
         *count = count.saturating_sub(1);
@@ -116,11 +116,13 @@ pub(super) async fn keep(
     verdicts: &mut [Verdict],
     report: &mut BatchReport,
 ) -> Result<()> {
-    let receipts = finals::store(receiver, &letters).await?;
-    for (place, receipt) in places.into_iter().zip(receipts) {
+    let stored = finals::store(receiver, &letters).await?;
+    for (place, receipt) in places.into_iter().zip(stored.receipts) {
         match (verdicts.get_mut(place), receipt) {
             (Some(verdict), Receipt::Accepted | Receipt::Duplicate { .. }) => {
-                *verdict = Verdict::Keep;
+                if let Verdict::Reject(rejection) = verdict {
+                    *verdict = Verdict::Keep(rejection.clone());
+                }
                 report.rejected -= 1;
                 report.kept += 1;
             }

@@ -26,6 +26,10 @@ pub struct BatchReport {
     /// Of the duplicates, those whose content is not that of the message that was stored first: its producer
     /// uses ids twice, or the id is not all that tells messages apart. Only the first is handled.
     pub differing: usize,
+    /// With [`record_only`](super::ReceiverBuilder::record_only), deliveries that are not recorded as processed: of at
+    /// least one copy the message was stored before, and others work on it, or it waits for its time or for another one
+    /// of its ordering key. It is left to them.
+    pub unfinished: usize,
     /// Deliveries that were no valid messages or that the store refused, but for those that were
     /// [kept](super::ReceiverBuilder::keep_rejected).
     pub rejected: usize,
@@ -50,6 +54,8 @@ pub struct Summary {
     pub duplicates: u64,
     /// As [`BatchReport::differing`].
     pub differing: u64,
+    /// As [`BatchReport::unfinished`].
+    pub unfinished: u64,
     /// As [`BatchReport::rejected`].
     pub rejected: u64,
     /// As [`BatchReport::kept`].
@@ -73,6 +79,7 @@ impl Summary {
         self.accepted += report.accepted as u64;
         self.duplicates += report.duplicates as u64;
         self.differing += report.differing as u64;
+        self.unfinished += report.unfinished as u64;
         self.rejected += report.rejected as u64;
         self.kept += report.kept as u64;
         self.batches += 1;
@@ -87,6 +94,7 @@ impl AddAssign for Summary {
             accepted,
             duplicates,
             differing,
+            unfinished,
             rejected,
             kept,
             batches,
@@ -96,6 +104,7 @@ impl AddAssign for Summary {
         self.accepted += accepted;
         self.duplicates += duplicates;
         self.differing += differing;
+        self.unfinished += unfinished;
         self.rejected += rejected;
         self.kept += kept;
         self.batches += batches;

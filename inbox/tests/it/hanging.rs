@@ -21,6 +21,22 @@ async fn faulty() -> Arc<FaultyStore> {
     Arc::new(FaultyStore::new(memory().await))
 }
 
+/// Defect: a warning with each look, for as long as the store was away.
+#[tokio::test(start_paused = true)]
+async fn a_monitor_tells_once_that_the_store_is_away_and_that_it_is_back() {
+    let (log, _guard) = Log::of(tracing::Level::INFO);
+    let store = faulty().await;
+    store.plan("statistics", vec![Fault::Before(ErrorKind::Unavailable); 5]);
+    let second = Duration::from_secs(1);
+    let monitor = inbox::StoreMonitor::new(store).interval(second);
+    let running = monitor.run(CancellationToken::new());
+    let _ = tokio::time::timeout(second * 20, running).await;
+    let away = log.lines(&["WARN", "inbox::outage", "statistics are not known"]);
+    assert_eq!(away.len(), 1, "{}", log.text());
+    let back = log.lines(&["INFO", "inbox::outage", "statistics are known again"]);
+    assert_eq!(back.len(), 1, "{}", log.text());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_processor_goes_on_after_claims_settlements_and_renewals_that_hang() {
     let (log, _guard) = Log::of(tracing::Level::WARN);

@@ -33,6 +33,8 @@ mod peers;
 #[cfg(feature = "postgres")]
 mod postgres;
 #[cfg(feature = "postgres")]
+mod postgres_commits;
+#[cfg(feature = "postgres")]
 mod postgres_support;
 mod processor;
 mod processor_batches;

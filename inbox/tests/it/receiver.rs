@@ -96,6 +96,57 @@ async fn acknowledgements_that_fail_are_told_once() {
     assert_eq!(over.len(), 1, "{}", log.text());
 }
 
+/// Defect: the only line about what is lost was about each delivery, and so hidden by the command.
+#[tokio::test(start_paused = true)]
+async fn rejected_deliveries_are_told_with_what_becomes_of_them() {
+    let (log, _guard) = crate::logged::Log::of(tracing::Level::INFO);
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox);
+    for _ in 0..5 {
+        broker.queue_invalid("has no id");
+    }
+    let receiver = Receiver::builder(store).batch_size(2).build();
+    let summary = receiver.run(&mut broker.source(), never()).await.unwrap();
+    assert_eq!(summary.rejected, 5);
+    let told = log.lines(&[
+        "WARN",
+        "inbox::rejected",
+        "has no id",
+        "count=2",
+        "lost unless",
+    ]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+    assert_eq!(log.lines(&["inbox::rejected"]).len(), 1, "{}", log.text());
+}
+
+/// Defect: of a rejection that failed, the log said that an acknowledgement did, and that copies would be refused.
+#[tokio::test(start_paused = true)]
+async fn a_rejection_that_fails_is_not_told_as_an_acknowledgement() {
+    let (log, _guard) = crate::logged::Log::of(tracing::Level::INFO);
+    let (inbox, store) = faulty().await;
+    let broker = Broker::new(inbox);
+    broker.queue(message("a"));
+    broker.queue_invalid("has no id");
+    broker.queue_invalid("has no id either");
+    broker.fail_acknowledgement_of(1);
+    let receiver = Receiver::builder(store).batch_size(2).build();
+    let summary = receiver.run(&mut broker.source(), never()).await.unwrap();
+    assert_eq!((summary.accepted, summary.failed_acknowledgements), (1, 1));
+    let failed = log.lines(&[
+        "WARN",
+        "inbox::outage",
+        "could not be rejected",
+        "channel closed",
+    ]);
+    assert_eq!(failed.len(), 1, "{}", log.text());
+    let over = log.lines(&["INFO", "inbox::outage", "rejections are taken again"]);
+    assert_eq!(over.len(), 1, "{}", log.text());
+    assert!(log.lines(&["acknowledgement"]).is_empty(), "{}", log.text());
+    // Only of the one that the broker has taken.
+    let told = log.lines(&["inbox::rejected", "has no id either", "count=1"]);
+    assert_eq!(told.len(), 1, "{}", log.text());
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_batch_that_is_not_full_is_stored_after_the_linger() {
     let (inbox, store) = faulty().await;

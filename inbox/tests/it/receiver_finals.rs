@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use inbox::{
     Begun, Clock, Due, ErrorKind, Extended, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms,
-    Message, MessageId, Page, PurgeRequest, Receipt, Record, Schema as _, State, StoreExt as _,
-    WorkerName,
+    Message, MessageId, OrderingKey, Page, PurgeRequest, Receipt, Record, Schema as _, State,
+    StoreExt as _, WorkerName,
     memory::{MemoryOptions, MemoryStore},
     receiver::{
         ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Submission,
@@ -101,7 +101,52 @@ async fn what_waits_for_its_time_is_not_waited_for_for_ever() {
     assert_eq!(inbox.receive_one(&later).await.unwrap(), Receipt::Accepted);
     let summary = record(&recorder(&inbox), vec![message("1"), message("2")]).await;
     assert_eq!((summary.accepted, summary.duplicates), (1, 1));
+    assert_eq!(summary.unfinished, 1);
     assert_eq!(state(&inbox, "1").await, State::Pending);
+}
+
+/// Messages of one ordering key, which wait to be worked on.
+async fn waiting_in_order(ids: &[&str]) -> Arc<dyn Inbox> {
+    let inbox = faulty::memory().await;
+    for id in ids {
+        let ordered = message(id).with_ordering_key(OrderingKey::new("account").unwrap());
+        let receipt = inbox.receive_one(&ordered).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
+    inbox
+}
+
+/// Defect: all but the first were acknowledged, and ran afterwards.
+#[tokio::test(start_paused = true)]
+async fn messages_of_one_ordering_key_that_wait_are_recorded_in_whatever_order_they_come() {
+    for ids in [
+        ["1", "2", "3", "4"],
+        ["4", "3", "2", "1"],
+        ["3", "1", "4", "2"],
+    ] {
+        let inbox = waiting_in_order(&["1", "2", "3", "4"]).await;
+        let summary = record(&recorder(&inbox), ids.map(message).to_vec()).await;
+        assert_eq!((summary.accepted, summary.duplicates), (4, 0), "{ids:?}");
+        assert_eq!(summary.unfinished, 0);
+        for id in ids {
+            assert_eq!(state(&inbox, id).await, State::Processed, "{id} of {ids:?}");
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_another_that_does_not_come_is_left_and_counted() {
+    let inbox = waiting_in_order(&["1", "2", "3"]).await;
+    let summary = record(&recorder(&inbox), ["2", "3", "4"].map(message).to_vec()).await;
+    assert_eq!((summary.accepted, summary.duplicates), (1, 2));
+    assert_eq!(summary.unfinished, 2);
+    for (id, expected) in [
+        ("2", State::Pending),
+        ("3", State::Pending),
+        ("4", State::Processed),
+    ] {
+        assert_eq!(state(&inbox, id).await, expected, "{id}");
+    }
 }
 
 /// Defect: each renewal began the wait again, and the receiver stood still.

@@ -304,3 +304,114 @@ async fn what_was_replayed_behind_a_last_attempt_is_left_to_its_next_delivery() 
     let started = record.attempts.started;
     assert_eq!((record.state, started), (State::Pending, 0));
 }
+
+/// Defect: before the last attempt it was told as a failure, and its caller told to come again.
+#[tokio::test]
+async fn a_settlement_whose_answer_is_lost_is_no_failed_attempt() {
+    let bench = bench();
+    let told = Told::default();
+    let consumer = bench.consumer.clone().hooks(told.clone());
+    let consumer = consumer.on_duplicate(OnDuplicate::ReturnResult);
+    let settle = async |leased: &Leased| {
+        let result = Some(Bytes::from("receipt"));
+        let outcome = Outcome::Processed { result };
+        let settled = bench.inbox.settle_one(&leased.lease, outcome).await;
+        assert_eq!(settled.unwrap(), inbox::Settled::Done);
+    };
+    let later = Duration::from_secs(60);
+    for (id, failure) in [
+        (1, Failure::from(lost())),
+        (2, Failure::defer(later, lost())),
+    ] {
+        let fails = async |leased: Leased| {
+            settle(&leased).await;
+            Err::<Option<Bytes>, _>(failure)
+        };
+        let answer = consumer
+            .consume_settling(&message(id), fails, Failure::clone)
+            .await;
+        assert_eq!(answer.unwrap(), duplicate(Some("receipt")));
+    }
+    let panics = async |leased: Leased| -> Result<Option<Bytes>, Failure> {
+        settle(&leased).await;
+        panic!("no answer to the commit")
+    };
+    let answer = consumer
+        .consume_settling(&message(3), panics, Failure::clone)
+        .await;
+    assert_eq!(answer.unwrap(), duplicate(Some("receipt")));
+    assert!(consumer.drain(Duration::from_secs(60)).await);
+    assert_eq!(*told.0.lock().unwrap(), [""; 0]);
+}
+
+fn lost() -> inbox::Error {
+    let error = inbox::Error::new(ErrorKind::Unavailable, "no answer to the commit");
+    error.with_effect(Effect::Unknown)
+}
+
+#[tokio::test]
+async fn a_settlement_that_has_not_taken_place_is_a_failed_attempt() {
+    let bench = bench();
+    let told = Told::default();
+    let consumer = bench.consumer.clone().hooks(told.clone());
+    let at_once = policy(3).with_delays(Duration::ZERO, Duration::ZERO);
+    for (id, consumer) in [(1, consumer.clone()), (2, consumer.clone().retry(at_once))] {
+        let fails = async |_| Err::<Option<Bytes>, _>(Failure::from(lost()));
+        let answer = consumer
+            .consume_settling(&message(id), fails, Failure::clone)
+            .await;
+        is(&answer, "Handler");
+        let record = bench.record(&message(id)).await;
+        assert_eq!((record.state, record.attempts.started), (State::Pending, 1));
+    }
+    // Where there is no doubt, the store is not asked once more.
+    let begins = bench.store.calls("begin");
+    let fails = async |_| Err::<Option<Bytes>, _>(Failure::from("no funds"));
+    let answer = consumer
+        .consume_settling(&message(3), fails, Failure::clone)
+        .await;
+    is(&answer, "Handler");
+    assert_eq!(bench.store.calls("begin"), begins + 1);
+    assert!(consumer.drain(Duration::from_secs(60)).await);
+    let told = told.0.lock().unwrap().clone();
+    assert_eq!(told.len(), 3, "{told:?}");
+    for id in 1..=3 {
+        let start = format!("failed {id}: ");
+        assert!(told.iter().any(|one| one.starts_with(&start)), "{told:?}");
+    }
+}
+
+/// Defect: each renewal of each lease was a warning, and so was each message.
+#[tokio::test(start_paused = true)]
+async fn an_outage_is_told_once_however_many_messages_meet_it() {
+    let (log, _guard) = logged::Log::of(tracing::Level::WARN);
+    let bench = bench();
+    let run = async |id: u32, length: u64| {
+        let handler = async |_: Leased| {
+            tokio::time::sleep(Duration::from_secs(length)).await;
+            Ok::<_, String>(None)
+        };
+        bench.consumer.consume(&message(id), handler).await
+    };
+    let away = Fault::Before(ErrorKind::Unavailable);
+    bench.store.plan("extend", vec![away; 6]);
+    let (first, second) = tokio::join!(run(1, 20), run(2, 20));
+    assert!(first.is_ok() && second.is_ok());
+    let lose = || {
+        bench
+            .store
+            .plan("begin", [Fault::After(ErrorKind::Unavailable)])
+    };
+    lose();
+    is(&run(3, 0).await, "Store");
+    let warnings = || log.lines(&["WARN"]);
+    assert_eq!(warnings().len(), 1, "{:?}", warnings());
+    assert!(warnings()[0].contains("inbox::outage"), "{:?}", warnings());
+    // The next one is told again, once this one is over for good.
+    for id in [4, 5] {
+        assert!(run(id, 11).await.is_ok());
+    }
+    lose();
+    is(&run(6, 0).await, "Store");
+    assert_eq!(warnings().len(), 2, "{:?}", warnings());
+}

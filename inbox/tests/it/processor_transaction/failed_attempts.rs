@@ -157,6 +157,32 @@ async fn a_commit_that_goes_wrong_neither_doubles_nor_loses_the_outcome() {
     }
 }
 
+/// Defect: with the attempt in doubt, the first conflict was the end of what is written about it.
+#[tokio::test]
+async fn a_conflict_runs_it_again_also_when_the_attempt_is_in_doubt() {
+    let place = Place::new([message("1")]).await;
+    let hangs = place.store.hangs.clone();
+    let handler = move |mut lent: Lent, _: Context| {
+        let hangs = hangs.clone();
+        async move {
+            lent.commit = Commit::Vanishes;
+            // So that this is not found out.
+            *hangs.lock().unwrap() = Some("open");
+            Ok::<_, Failure>(())
+        }
+    };
+    let handler = in_transaction_fn(place.store.clone(), handler);
+    let router = writing(&place, &[Commit::Conflicts]).on("order.placed", handler);
+    let builder = running(&place, router)
+        .retry(at_once(1))
+        .store_timeout(Duration::from_secs(1));
+    let summary = until_idle(builder).await;
+    assert_eq!((summary.claimed, summary.dead), (1, 1), "{summary:?}");
+    let effects = place.effects().await;
+    assert_eq!(effects.len(), 1, "{effects:?}");
+    assert!(effects[0].starts_with("1 1 dead: "), "{effects:?}");
+}
+
 #[tokio::test]
 async fn what_cannot_be_written_keeps_no_message_alive() {
     let (log, _guard) = Log::of(tracing::Level::ERROR);

@@ -64,6 +64,8 @@ struct Fragile {
 enum Commit {
     Works,
     Fails,
+    /// It does not take place, and nobody is told.
+    Vanishes,
     LosesReply,
     Hangs,
     /// It takes place when the handler's [`LIMIT`] is over.
@@ -154,6 +156,10 @@ impl Transactional for Fickle {
             Commit::Fails => Err(error()),
             Commit::Conflicts => {
                 Err(Error::new(ErrorKind::Conflict, "planned").in_operation("commit"))
+            }
+            Commit::Vanishes => {
+                self.inner.roll_back(transaction.inner).await?;
+                Err(error().with_effect(Effect::Unknown))
             }
             Commit::LosesReply => {
                 self.inner.commit(transaction.inner).await?;
