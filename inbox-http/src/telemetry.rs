@@ -1,4 +1,7 @@
-//! Counting, at no cost without the feature `metrics`.
+//! Counting, at no cost without the feature `metrics`, and logging.
+
+/// The target of logs about outages, as in the crate `inbox`.
+pub(crate) const OUTAGE: &str = "inbox::outage";
 
 /// An idempotency layer has answered.
 pub(crate) fn idempotent(outcome: &str) {

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Response, StatusCode, header, request::Parts};
 use http_body::Body;
 use inbox::{
-    CancellationToken, Error, Kind, Leased, Message, MessageId,
+    CancellationToken, Error, ErrorKind, Kind, Leased, Message, MessageId,
     inline::{Cause, ConsumeError, Consumed},
 };
 use tower_service::Service;
@@ -32,7 +32,7 @@ use super::{
 use crate::{
     body::{BoxError, ReplyBody, Taken, take},
     linger::Lingering,
-    telemetry,
+    telemetry::{self, OUTAGE},
 };
 
 /// The message's headers that are the layer's.
@@ -171,6 +171,26 @@ impl<E: fmt::Display> fmt::Display for Unkept<E> {
     }
 }
 
+impl<E: fmt::Display> Unkept<E> {
+    /// What is kept with the message. A commit whose end is not known may have taken place; the consumer sees that by
+    /// the store's error.
+    fn describe(&self) -> inbox::Failure {
+        match self {
+            Self::Store(error) | Self::Uncommitted(error) => copy_without_source(error).into(),
+            _ => self.to_string().into(),
+        }
+    }
+}
+
+fn copy_without_source(error: &Error) -> Error {
+    let context = error.context().to_owned();
+    let copy = Error::new(error.kind(), context).with_effect(error.effect());
+    match error.operation() {
+        Some(operation) => copy.in_operation(operation),
+        None => copy,
+    }
+}
+
 impl<U> IdempotencyLayer<U> {
     fn refuse<R>(&self, refusal: Refusal) -> Response<ReplyBody<R>> {
         let problem = refusal.problem(&self.settings);
@@ -298,12 +318,15 @@ impl<U: Unit> IdempotencyLayer<U> {
                 }
             }
         };
-        let describe = |unkept: &Unkept<S::Error>| inbox::Failure::from(unkept.to_string());
         let consumer = &self.consumer;
         let consumed = if U::SETTLES {
-            consumer.consume_settling(&message, attempt, describe).await
+            consumer
+                .consume_settling(&message, attempt, Unkept::<S::Error>::describe)
+                .await
         } else {
-            consumer.consume_with(&message, attempt, describe).await
+            consumer
+                .consume_with(&message, attempt, Unkept::<S::Error>::describe)
+                .await
         };
         self.conclude(consumed, response, &fingerprint)
     }
@@ -376,7 +399,12 @@ impl<U: Unit> IdempotencyLayer<U> {
                 | ConsumeError::Dead(Cause::Failed(Unkept::OtherRequest)),
             ) => Refusal::KeyReused,
             Err(ConsumeError::Store(error) | ConsumeError::Handler(Unkept::Store(error))) => {
-                tracing::warn!(%error, "request not let through, or not committed");
+                let what = "request not let through, or not committed";
+                match error.kind() {
+                    // The consumer tells of an outage, once.
+                    ErrorKind::Unavailable => tracing::debug!(target: OUTAGE, %error, "{what}"),
+                    _ => tracing::warn!(%error, "{what}"),
+                }
                 Refusal::Unavailable
             }
             Err(ConsumeError::Handler(Unkept::Uncommitted(error))) => {

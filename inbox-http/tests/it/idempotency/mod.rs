@@ -1,6 +1,7 @@
 //! The rules of the `Idempotency-Key` header.
 
 mod bodies;
+mod commits;
 mod failures;
 mod keeping;
 mod logs;
