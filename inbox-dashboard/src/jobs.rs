@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use inbox::{CancellationToken, Due, Edit, Error, ErrorKind, Inbox, Key};
+use inbox::{CancellationToken, Due, Edit, Error, ErrorKind, Inbox, Key, State};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -88,6 +88,14 @@ impl Verb {
             Self::Reschedule => "rescheduled",
         }
     }
+
+    /// In which state the messages are that it is done to, where none is said.
+    fn usual_state(self) -> State {
+        match self {
+            Self::Replay | Self::Edit | Self::Discard => State::Dead,
+            Self::Reschedule => State::Pending,
+        }
+    }
 }
 
 /// Which messages it is done to.
@@ -109,6 +117,7 @@ impl fmt::Display for Target {
                 [key] => f.write_str(&text::one_line(&key.to_string(), 400)),
                 keys => f.write_str(&text::messages(keys.len() as u64)),
             },
+            Self::All(wanted) if wanted.pairs().is_empty() => f.write_str("all messages"),
             Self::All(wanted) => write!(f, "all messages with {}", wanted.words()),
         }
     }
@@ -186,13 +195,24 @@ impl Job {
             job = self.id,
             operator = %self.operator,
             action = self.verb.name(),
-            messages = %self.target,
+            messages = %self.messages(),
             changed = progress.changed,
             refused = progress.refused,
             is_stopped = progress.is_stopped,
             error = progress.error,
             "{event}"
         );
+    }
+
+    /// Which messages are meant. Where no state is said, that is one by the verb, which the log has to tell.
+    fn messages(&self) -> String {
+        match &self.target {
+            Target::All(wanted) if wanted.state.is_empty() => {
+                let wanted = Wanted::clone(wanted).in_state(self.verb.usual_state());
+                Target::All(Box::new(wanted)).to_string()
+            }
+            target => target.to_string(),
+        }
     }
 
     /// Which messages these are, if several are named: as many lines of the audit log as that takes.
@@ -324,6 +344,20 @@ mod tests {
     use inbox::{Bytes, HandlerName, MessageId};
 
     use super::*;
+
+    /// Defect: "all messages with all", whatever the verb means by that.
+    #[tokio::test]
+    async fn the_log_tells_which_messages_all_are() {
+        let store = inbox::connect("memory://").await.unwrap();
+        store.create().await.unwrap();
+        let all = Target::All(Box::default());
+        assert_eq!(all.to_string(), "all messages");
+        let operator = Operator::new("ada");
+        let jobs = Jobs::default();
+        let job = jobs.begin(&store, operator, Action::Discard, all).unwrap();
+        job.over.cancelled().await;
+        assert_eq!(job.messages(), "all messages with state dead");
+    }
 
     #[tokio::test]
     async fn an_edit_is_not_kept_with_its_change() {

@@ -1,5 +1,6 @@
 //! What messages add up to – their number, groups, held ordering keys, workers –, read in steps: each request
-//! reads one, and a page that shows less than all asks for the next. So no page takes longer the more there is.
+//! reads one, and a page that shows less than all asks for the next. So no request reads all that is meant. What the
+//! store has to look at to find a step is for its page of the guide to say.
 
 use std::{
     collections::{BTreeMap, BTreeSet, VecDeque},

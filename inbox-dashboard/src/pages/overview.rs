@@ -289,7 +289,7 @@ fn store(shared: &Shared, snapshot: &Snapshot) -> Markup {
         dl {
             @if let Some(place) = &shared.options.place { dt { "Place" } dd { (place) } }
             dt { "Schema" } dd { (schema) }
-            dt { "Accepted messages survive" } dd { (capabilities.durability) }
+            dt { "Durability" } dd { (capabilities.durability) }
             dt { "Largest payload" } dd { (text::count(capabilities.payload_limit as u64)) " bytes" }
             dt { "Ordering keys" } dd { (if capabilities.ordering { "yes" } else { "no" }) }
         }
