@@ -20,7 +20,7 @@ use crate::{
         discard::DiscardArgs,
         health::{self, HealthArgs},
         import_keys::{self, ImportKeysArgs},
-        ingest::IngestArgs,
+        ingest::{self, IngestArgs},
         list::ListArgs,
         pause::{PauseArgs, ResumeArgs},
         process::ProcessCommandArgs,
@@ -144,6 +144,7 @@ pub(crate) enum Command {
     )]
     Run(RunArgs),
     /// Store the messages of a file or of standard input. Sets the inbox up if there is none
+    #[command(after_help = ingest::HELP)]
     Ingest(IngestArgs),
     /// Record ids as processed, one on each line: what was handled before there was an inbox. Sets the inbox up if
     /// there is none
@@ -223,8 +224,8 @@ a file in the same folder; for MongoDB in a database named inbox_conformance_…
 schema named inbox_conformance_…, in that database, in which --store's user must be allowed to
 create schemas; for MySQL and MariaDB in tables named inbox_conformance_…, in that database, in
 which the user must be allowed to create and drop tables; for Redis in inboxes named conf…, on that
-server or cluster, whose keys are listed after each case by a user who may run EVAL and KEYS. All are
-removed in the end.
+server or cluster, whose keys are listed after each case by a user who may run EVAL and KEYS. All
+are removed in the end.
 Exit code 4 means that the store does not conform.";
 
 #[derive(Debug, Args)]
@@ -281,7 +282,7 @@ pub(crate) struct FilterArgs {
     /// Only messages that are due more than this from now; 0s is what is scheduled
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) due_later_than: Option<Duration>,
-    /// Only messages that are due no later than this from now; 0s is what is due
+    /// Only messages that are due no later than this from now; with --state pending, 0s is what is due
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(crate) due_within: Option<Duration>,
     /// Only messages with at least this many attempts
@@ -440,6 +441,25 @@ mod tests {
             "--",
             "true"
         ]));
+    }
+
+    /// A line that is longer than the help is wide is broken where no sentence is.
+    #[test]
+    fn no_line_of_a_help_is_too_long() {
+        let mut long = Vec::new();
+        let all = Cli::command();
+        for command in all
+            .get_subcommands()
+            .filter(|command| command.get_name() != "copy")
+        {
+            let help = command.get_after_help().map(ToString::to_string);
+            for line in help.unwrap_or_default().lines() {
+                if line.chars().count() > 100 {
+                    long.push(format!("{}: {line}", command.get_name()));
+                }
+            }
+        }
+        assert_eq!(long, [] as [String; 0]);
     }
 
     #[test]

@@ -56,8 +56,8 @@ impl From<Exit> for ExitCode {
 pub(crate) const HELP: &str = "\
 Exit codes:
   0    done; also `inbox process` that SIGTERM has ended, with its running handlers finished
-  1    something failed: the store, reading the input, the network, writing the output; also `inbox
-       health` of what is not well
+  1    something failed: the store, reading the input, the network, writing the output, starting the
+       handler command at all; also `inbox health` of what is not well
   2    the command line is wrong
   3    some input lines were refused; all others were stored (with --strict, those before the first,
        and of one that only the store refuses the rest of its batch)
@@ -72,4 +72,6 @@ under systemd, set KillMode=mixed.
 
 Environment:
   INBOX_STORE  the store, in place of --store
-  INBOX_LOG    what to log to standard error, such as `info` or `inbox=debug`; outages unless set";
+  INBOX_LOG    what to log to standard error, such as `info` or `inbox=debug`; outages and rejected
+               deliveries unless set. Lines have times, but on a terminal and in the journal
+  NO_COLOR     if set, nothing is coloured";

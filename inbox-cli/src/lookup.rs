@@ -1,9 +1,9 @@
 //! Which message an operator means who gives an id without a handler, or `HANDLER/ID`.
 
 use anyhow::Result;
-use inbox::{ErrorKind, HandlerName, Inbox, Key, MessageId};
+use inbox::{ErrorKind, HandlerName, Inbox, Invalid, Key, MessageId};
 
-use crate::output;
+use crate::{args::wrong_usage, output};
 
 /// What was found for an id.
 #[derive(Debug, PartialEq, Eq)]
@@ -14,6 +14,16 @@ pub(crate) enum Found {
     Nothing,
     /// All that it can mean.
     Several(Vec<Key>),
+}
+
+/// Ends the program as for a wrong command line, if that is what has failed: what was given for an id can be none.
+pub(crate) fn check_ids<T>(found: Result<T>) -> Result<T> {
+    if let Err(error) = &found
+        && let Some(invalid) = error.downcast_ref::<Invalid>()
+    {
+        wrong_usage(invalid);
+    }
+    found
 }
 
 /// Looks ids up in one inbox.

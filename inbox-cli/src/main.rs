@@ -30,7 +30,10 @@ use std::{io::IsTerminal, process::ExitCode};
 
 use anyhow::Result;
 use tracing_subscriber::{
-    filter::Targets, layer::SubscriberExt as _, util::SubscriberInitExt as _,
+    Layer, Registry,
+    filter::Targets,
+    layer::{Layered, SubscriberExt as _},
+    util::SubscriberInitExt as _,
 };
 
 use crate::{
@@ -41,19 +44,20 @@ use crate::{
 
 fn main() -> ExitCode {
     if let Some(worker) = DemoWorker::from_command_line() {
-        return run(commands::demo::worker(worker));
+        return run(commands::demo::worker(worker), DEFAULT_LOG);
     }
     match Cli::parse_command_line() {
         Ok(cli) => {
             cli.global.check();
-            run(dispatch(cli))
+            let log = default_log(&cli.command);
+            run(dispatch(cli), log)
         }
         Err(said) => ExitCode::from(output::usage(&said)),
     }
 }
 
-fn run(command: impl Future<Output = Result<Exit>>) -> ExitCode {
-    log_to_stderr();
+fn run(command: impl Future<Output = Result<Exit>>, default_log: &str) -> ExitCode {
+    log_to_stderr(default_log);
     let runtime = match tokio::runtime::Builder::new_multi_thread()
         .enable_all()
         .build()
@@ -139,26 +143,84 @@ async fn dispatch(cli: Cli) -> Result<Exit> {
     }
 }
 
-/// Logs go to standard error, so that standard output stays for results. Unless INBOX_LOG says otherwise,
-/// outages and their ends are told, and changes from the dashboard, by the inbox itself and not by drivers too.
-/// What this program says by itself is not: lines that are refused, an input that is cut short, and failed
-/// attempts, which are counted at the end, and `inbox list` has them with their errors.
-fn log_to_stderr() {
-    const DEFAULT: &str = "inbox=warn,inbox::message=error,inbox::outage=info,inbox::audit=info";
+/// What is logged unless INBOX_LOG says otherwise: outages and their ends, deliveries that are lost or kept as dead
+/// letters, and changes from the dashboard, by the inbox itself and not by drivers too. Failed attempts are not: they
+/// are counted at the end, and `inbox list` has them with their errors.
+const DEFAULT_LOG: &str = "inbox=warn,inbox::message=error,inbox::outage=info,inbox::audit=info";
+
+/// Without the lines of an input that are refused, each of which the command names by itself.
+const DEFAULT_LOG_OF_LINES: &str =
+    "inbox=warn,inbox::message=error,inbox::rejected=off,inbox::outage=info,inbox::audit=info";
+
+fn default_log(command: &Command) -> &'static str {
+    match command {
+        Command::Run(_) | Command::Ingest(_) | Command::ImportKeys(_) => DEFAULT_LOG_OF_LINES,
+        _ => DEFAULT_LOG,
+    }
+}
+
+/// Logs go to standard error, so that standard output stays for results.
+fn log_to_stderr(default: &str) {
     let wanted = std::env::var("INBOX_LOG").unwrap_or_default();
-    let chosen = if wanted.is_empty() { DEFAULT } else { &wanted };
+    let chosen = if wanted.is_empty() { default } else { &wanted };
     let filter: Targets = chosen.parse().unwrap_or_else(|error| {
         output::note(format_args!("inbox: INBOX_LOG is ignored: {error}"));
-        DEFAULT.parse().unwrap_or_default()
+        default.parse().unwrap_or_default()
     });
+    let is_terminal = std::io::stderr().is_terminal();
+    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| output::Log)
-        .with_ansi(std::io::stderr().is_terminal())
-        .without_time()
+        .with_ansi(has_colours(is_terminal, is_set("NO_COLOR")))
         // What cannot be written to standard error cannot be reported there either.
         .log_internal_errors(false);
+    let lines: Box<dyn Layer<Layered<Targets, Registry>> + Send + Sync> =
+        match has_times(is_terminal, is_set("JOURNAL_STREAM")) {
+            true => Box::new(lines),
+            false => Box::new(lines.without_time()),
+        };
     tracing_subscriber::registry()
         .with(filter)
         .with(lines)
         .init();
+}
+
+/// As help and errors of the command line have it, too.
+fn has_colours(is_terminal: bool, is_refused: bool) -> bool {
+    is_terminal && !is_refused
+}
+
+/// Whether lines of the log begin with their time: not where a person reads them as they come, and not in the journal,
+/// which has its own. In a file nothing else tells when an outage began.
+fn has_times(is_terminal: bool, is_journal: bool) -> bool {
+    !is_terminal && !is_journal
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_suits_its_reader() {
+        assert!(has_colours(true, false));
+        assert!(!has_colours(true, true) && !has_colours(false, false));
+        assert!(has_times(false, false));
+        assert!(!has_times(true, false) && !has_times(false, true));
+    }
+
+    /// A filter that cannot be read would be left out without a word.
+    #[test]
+    fn what_is_logged_by_default_can_be_read() {
+        for log in [DEFAULT_LOG, DEFAULT_LOG_OF_LINES] {
+            let filter: Targets = log.parse().unwrap();
+            let is_told = |target, level| filter.would_enable(target, &level);
+            assert!(is_told("inbox::outage", tracing::Level::INFO));
+            assert!(!is_told("inbox::message", tracing::Level::WARN));
+            let is_of_lines = log == DEFAULT_LOG_OF_LINES;
+            assert_eq!(
+                is_told("inbox::rejected", tracing::Level::WARN),
+                !is_of_lines
+            );
+        }
+    }
 }

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::{Context as _, Result, anyhow};
+use anyhow::{Context as _, Result};
 use axum_server::tls_rustls::RustlsConfig;
 use clap::Args;
 use inbox::{CancellationToken, Inbox};
@@ -31,13 +31,13 @@ Examples:
   inbox dashboard --read-only --hide-payloads
   inbox dashboard --listen 0.0.0.0:8090 --token-file token --certificate cert.pem --key key.pem
 
-A browser asks for a name and a password: the password is the token, and the name is what the audit log
-on standard error has of who changed what. The admin API, described at /api/openapi.json, takes the token
-as `Authorization: Bearer …` too. Without a token it is served to this machine alone, and only under the
-names localhost, 127.0.0.1 and [::1].
+A browser asks for a name and a password: the password is the token, and the name is what the audit
+log on standard error has of who changed what. The admin API, described at /api/openapi.json, takes
+the token as `Authorization: Bearer …` too. Without a token it is served to this machine alone, and
+only under the names localhost, 127.0.0.1 and [::1].
 
-GET /metrics, for Prometheus, takes the token as `Authorization: Bearer …`; GET /healthz and /readyz,
-for probes, take none.";
+GET /metrics, for Prometheus, takes the token as `Authorization: Bearer …`; GET /healthz and
+/readyz, for probes, take none.";
 
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
@@ -84,7 +84,7 @@ const GRACE: Duration = Duration::from_secs(5);
 const LOCAL: [&str; 3] = ["localhost", "127.0.0.1", "[::1]"];
 
 pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
-    let tokens = tokens(&args)?;
+    let tokens = tokens(&args).unwrap_or_else(|reason| wrong_usage(reason));
     let is_local = args.listen.ip().is_loopback();
     let is_open = tokens.is_empty();
     if is_open && !is_local {
@@ -93,7 +93,7 @@ pub(crate) async fn run(global: &Global, args: DashboardArgs) -> Result<Exit> {
             args.listen
         ));
     }
-    let notify = notify(&args)?;
+    let notify = notify(&args).unwrap_or_else(|reason| wrong_usage(reason));
     let tls = tls(&args).await?;
     let listener = server::bind(args.listen)?;
     let store = store::open(&global.store).await?;
@@ -180,13 +180,13 @@ impl Pages {
     }
 }
 
-fn notify(args: &DashboardArgs) -> Result<Option<Notify>> {
+fn notify(args: &DashboardArgs) -> Result<Option<Notify>, String> {
     let Some(variable) = &args.notify_env else {
         return Ok(None);
     };
     let url = Secret::Env(variable.clone()).read();
     let url = url.and_then(|url| notify::url(&url));
-    let url = url.map_err(|reason| anyhow!("--notify-env {variable}: {reason}"))?;
+    let url = url.map_err(|reason| format!("--notify-env {variable}: {reason}"))?;
     Ok(Some(Notify {
         url,
         max_lag: args.notify_max_lag,
@@ -196,12 +196,12 @@ fn notify(args: &DashboardArgs) -> Result<Option<Notify>> {
     }))
 }
 
-fn tokens(args: &DashboardArgs) -> Result<Vec<Token>> {
+fn tokens(args: &DashboardArgs) -> Result<Vec<Token>, String> {
     let files = args.token_file.iter().cloned().map(Secret::File);
     let variables = args.token_env.iter().cloned().map(Secret::Env);
     let read = |secret: Secret| {
-        let token = secret.read().map_err(anyhow::Error::msg)?;
-        Token::new(&token).context("the token cannot be used")
+        let token = secret.read()?;
+        Token::new(&token).map_err(|invalid| format!("the token cannot be used: {invalid}"))
     };
     files.chain(variables).map(read).collect()
 }

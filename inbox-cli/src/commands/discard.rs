@@ -10,7 +10,7 @@ use crate::{
     args::{Global, SelectionArgs},
     exit::Exit,
     interrupt,
-    lookup::{Found, Lookup, which_one},
+    lookup::{Found, Lookup, check_ids, which_one},
     output, store,
 };
 
@@ -143,7 +143,7 @@ pub(crate) async fn intervene(
     if ended.is_ok() || work.changed > 0 {
         work.report(verb)?;
     }
-    ended?;
+    check_ids(ended)?;
     let exit = if work.refusals.is_empty() {
         Exit::Ok
     } else {

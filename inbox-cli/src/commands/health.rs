@@ -8,7 +8,7 @@ use inbox::Statistics;
 use reqwest::{Url, redirect};
 
 use crate::{
-    args::{self, Global, wrong_usage},
+    args::{self, Global},
     exit::Exit,
     http_client, output, store,
 };
@@ -16,8 +16,8 @@ use crate::{
 pub(crate) const HELP: &str = "\
 Without --at it asks the store: can it be reached, is the inbox set up for this build, and, with
 --max-lag, is no handler further behind. With --at it asks a running `inbox serve`, `inbox process
---listen` or `inbox dashboard`: do its loops turn, and can it reach the store. It asks the process itself,
-through no proxy.
+--listen` or `inbox dashboard`: do its loops turn, and can it reach the store. It asks the process
+itself, through no proxy.
 
 Prints a line for each thing that is not as it should be, or `well`. Exit code 0 when it is well or
 only degraded (paused, held up, waiting for an outage to end), 1 when it is not, as HEALTHCHECK of
@@ -33,11 +33,17 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug, Args)]
 pub(crate) struct HealthArgs {
     /// Ask the process that listens there
-    #[arg(long, value_name = "URL", conflicts_with = "max_lag")]
+    #[arg(long, value_name = "URL", value_parser = address, conflicts_with = "max_lag")]
     pub(crate) at: Option<Url>,
     /// Not well is a handler whose longest-due message has been due for longer, unless it is paused
     #[arg(long, value_name = "TIME", value_parser = args::duration)]
     pub(crate) max_lag: Option<Duration>,
+}
+
+fn address(text: &str) -> Result<Url, String> {
+    let url: Option<Url> = text.parse().ok();
+    url.filter(|url| matches!(url.scheme(), "http" | "https"))
+        .ok_or_else(|| "expected an http or https URL, such as http://127.0.0.1:8080".to_owned())
 }
 
 /// What is not as it should be.
@@ -50,10 +56,13 @@ struct Findings {
 pub(crate) async fn run(global: &Global, args: HealthArgs) -> Result<Exit> {
     let findings = match &args.at {
         Some(url) => of_process(url).await?,
-        None => {
-            let store = store::open(&global.store).await?;
-            of_store(&store.statistics().await?, args.max_lag)
-        }
+        None => match statistics(global).await {
+            Ok(statistics) => of_store(&statistics, args.max_lag),
+            Err(error) => Findings {
+                unwell: vec![crate::causes(&error)],
+                ..Findings::default()
+            },
+        },
     };
     if global.json {
         output::json(&serde_json::json!({
@@ -78,6 +87,11 @@ pub(crate) async fn run(global: &Global, args: HealthArgs) -> Result<Exit> {
     } else {
         Exit::Unhealthy
     })
+}
+
+async fn statistics(global: &Global) -> Result<Statistics> {
+    let store = store::open(&global.store).await?;
+    Ok(store.statistics().await?)
 }
 
 fn of_store(statistics: &Statistics, max_lag: Option<Duration>) -> Findings {
@@ -109,9 +123,6 @@ fn of_store(statistics: &Statistics, max_lag: Option<Duration>) -> Findings {
 
 /// Asks both probes. What they answer is one reason a line.
 async fn of_process(url: &Url) -> Result<Findings> {
-    if !matches!(url.scheme(), "http" | "https") {
-        wrong_usage("--at must be an http or https URL, such as http://127.0.0.1:8080");
-    }
     let client = http_client::build(url, |client| {
         // A proxy would answer for a process that is not there.
         let client = client.no_proxy().timeout(PATIENCE);

@@ -5,10 +5,12 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Result;
 use clap::Args;
 use inbox::{HandlerName, Inbox};
-use sha2::{Digest as _, Sha256};
 use tokio_util::sync::CancellationToken;
 
-use super::ingest::{self, IngestArgs, Ingested};
+use super::{
+    ingest::{self, IngestArgs, Ingested},
+    own_pauses::OwnPauses,
+};
 use crate::{
     args::Global,
     exit::Exit,
@@ -24,10 +26,25 @@ If it is cut short (by a signal, --strict, an input that cannot be read to its e
 paused: run it again, on all of the input. `inbox resume` before that would run what was handled
 already. Until then `inbox stats` shows one more paused handler for each, inbox-import-keys-…
 
+An id whose message is in the inbox already is recorded if that message is due and first of its
+ordering key. Others are left as they are after ten seconds: leased, waiting for their time, or
+behind one that is not in the same 500 lines. If there are any, the handlers stay paused, too (exit
+code 4): run it again when the messages are due, or discard them.
+
 Have one import of a handler at a time.";
 
 const CUT_SHORT: &str = "the import was cut short, and its handlers stay paused until it is run again on all of the \
                          input: `inbox resume` before that would run what was handled already";
+
+/// Said of ids that could not be recorded.
+fn unfinished(count: u64) -> String {
+    format!(
+        "not recorded, since others work on them, or they wait for their time or behind others of their ordering key: \
+         {}. The handlers stay paused: run this again on all of the input when they are due, or discard them (`inbox \
+         list --state pending` shows what waits). `inbox resume` before that would run what was handled already",
+        output::count_of(count, "message")
+    )
+}
 
 #[derive(Debug, Args)]
 pub(crate) struct ImportKeysArgs {
@@ -60,14 +77,16 @@ pub(crate) async fn run(global: &Global, args: ImportKeysArgs) -> Result<Exit> {
     let imported = import(global, &args, reader, &store, &token).await;
     let (ingested, is_whole) = imported.inspect_err(|_| output::note(CUT_SHORT))?;
     ingested.report(global)?;
-    if !is_whole {
+    if ingested.unfinished > 0 {
+        output::note(unfinished(ingested.unfinished));
+    } else if !is_whole {
         output::note(CUT_SHORT);
     }
     Ok(interrupt::exit(&token, ingested.exit()))
 }
 
 /// Records all that is read while the handlers are paused: a message is begun before it is settled, and one that an
-/// import leaves in between is pending. Answers also whether it has come to its end.
+/// import leaves in between is pending. Answers also whether it has come to its end, with all recorded.
 async fn import(
     global: &Global,
     args: &IngestArgs,
@@ -75,46 +94,12 @@ async fn import(
     store: &Arc<dyn Inbox>,
     token: &CancellationToken,
 ) -> Result<(Ingested, bool)> {
-    let paused = pause(&**store, &args.handlers).await?;
+    let pauses = OwnPauses::begin(&**store, "import-keys", &args.handlers).await?;
     let ingesting = ingest::ingest(global, args, reader, Arc::clone(store), token);
     let ingested = Box::pin(ingesting).await?;
-    let is_whole = ingested.has_read_all() && !token.is_cancelled();
+    let is_whole = ingested.has_read_all() && ingested.unfinished == 0 && !token.is_cancelled();
     if is_whole {
-        resume(&**store, &paused).await?;
+        pauses.end(&**store, &[]).await?;
     }
     Ok((ingested, is_whole))
-}
-
-/// Pauses the handlers. Answers those that are to work again at the end: that were not paused before, or only by an
-/// import that was cut short.
-async fn pause<'a>(store: &dyn Inbox, handlers: &'a [HandlerName]) -> Result<Vec<&'a HandlerName>> {
-    let paused = store.paused().await?;
-    let mut ours = Vec::new();
-    for handler in handlers {
-        let mark = mark(handler)?;
-        if paused.contains(handler) && !paused.contains(&mark) {
-            continue;
-        }
-        // First, so that the pause of an import that is killed behind it is known as one.
-        store.pause(&mark).await?;
-        store.pause(handler).await?;
-        ours.push(handler);
-    }
-    Ok(ours)
-}
-
-async fn resume(store: &dyn Inbox, handlers: &[&HandlerName]) -> Result<()> {
-    for handler in handlers {
-        store.resume(handler).await?;
-        store.resume(&mark(handler)?).await?;
-    }
-    Ok(())
-}
-
-/// The handler whose pause says that an import has paused `handler`. It has no messages. A digest, as a name that is
-/// made longer may be too long.
-fn mark(handler: &HandlerName) -> Result<HandlerName> {
-    let digest = hex::encode(Sha256::digest(handler.as_str()));
-    let digest = digest.get(..16).unwrap_or_default();
-    Ok(HandlerName::new(format!("inbox-import-keys-{digest}"))?)
 }

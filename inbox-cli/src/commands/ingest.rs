@@ -19,6 +19,10 @@ use crate::{
     interrupt, output, progress, store,
 };
 
+pub(crate) const HELP: &str = "\
+While the store is away it waits, and says so; what it was storing is stored again then, and counts
+as duplicates where it was stored before.";
+
 #[derive(Debug, Args)]
 pub(crate) struct IngestArgs {
     #[command(flatten)]
@@ -35,6 +39,8 @@ pub(crate) struct Ingested {
     pub(crate) duplicates: u64,
     /// Duplicates with other content than the message that was stored first.
     pub(crate) differing: u64,
+    /// Of ids, those whose messages are stored and not processed, and were left so.
+    pub(crate) unfinished: u64,
     /// Lines that could not be stored.
     pub(crate) refused: u64,
     /// The input could not be read to its end.
@@ -109,7 +115,7 @@ impl Ingest<'_> {
             input::messages(self.reader, self.args, first, limit, Arc::clone(&refusals));
         let bar = progress::counter(global, "messages stored");
         // Counted batch by batch, so that the figures are right when reading ends with an error.
-        let counts = Arc::new(Mutex::new((0, 0, 0)));
+        let counts = Arc::new(Mutex::new((0, 0, 0, 0)));
         let (counter, counted) = (bar.clone(), Arc::clone(&counts));
         let stored = self.stored;
         let mut receiver = Receiver::builder(store)
@@ -121,6 +127,7 @@ impl Ingest<'_> {
                 counts.0 += batch.accepted as u64;
                 counts.1 += batch.duplicates as u64;
                 counts.2 += batch.differing as u64;
+                counts.3 += batch.unfinished as u64;
                 stored.send_replace(());
             });
         if self.args.contents == Contents::Key {
@@ -146,14 +153,18 @@ impl Ingest<'_> {
                 output::note(format_args!("stopped at line {line}: {rejection}"));
                 true
             }
+            Err(ReceiverError::Store(error)) => {
+                return Err(anyhow::Error::new(error).context("the messages cannot be stored"));
+            }
             Err(e) => return Err(e.into()),
         };
-        let (accepted, duplicates, differing) =
+        let (accepted, duplicates, differing, unfinished) =
             *counts.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ingested {
             accepted,
             duplicates,
             differing,
+            unfinished,
             refused: refusals.count() + u64::from(is_stopped),
             is_unread: refusals.is_unread(),
             is_stopped,
@@ -215,6 +226,8 @@ impl Ingested {
     pub(crate) fn exit(&self) -> Exit {
         if self.is_unread {
             Exit::Unread
+        } else if self.unfinished > 0 {
+            Exit::No
         } else if self.refused > 0 {
             Exit::InputRefused
         } else {

@@ -2,11 +2,11 @@
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{Cursor, Filter, HandlerName, Inbox, Page, Record, State, Statistics};
+use inbox::{Cursor, ErrorKind, Filter, HandlerName, Inbox, Page, Record, State, Statistics};
 use inbox_dashboard::{total_of, view::RecordView};
 
 use crate::{
-    args::{FilterArgs, Global, StateArg},
+    args::{FilterArgs, Global, StateArg, wrong_usage},
     exit::Exit,
     output, store,
 };
@@ -37,7 +37,7 @@ pub(crate) struct PageArgs {
     /// Latest accepted first
     #[arg(long)]
     pub(crate) newest: bool,
-    /// Say how many match in all, even if every message has to be looked at for it
+    /// Say on standard error how many match in all, even if every message has to be looked at for it
     #[arg(long)]
     pub(crate) total: bool,
 }
@@ -83,7 +83,14 @@ pub(crate) async fn list(
     };
     let is_first = page.after.is_none();
     let url = &global.store;
-    let listing = store::waiting(url, store.list(filter, &page)).await?;
+    let listed = store::waiting(url, store.list(filter, &page)).await;
+    let listing = listed.map_err(|error| {
+        if !is_first && error.kind() == ErrorKind::Invalid {
+            let reason = output::cell(error.context(), usize::MAX);
+            wrong_usage(format_args!("--after: {reason}"));
+        }
+        error
+    })?;
     let is_whole = is_first && listing.next.is_none();
     if global.json {
         for record in &listing.records {
@@ -102,7 +109,7 @@ pub(crate) async fn list(
         .next
         .as_ref()
         .map(|next| format!("more with --after {next}"));
-    if global.json {
+    if global.json && !args.total {
         if let Some(more) = more {
             output::note(more);
         }

@@ -13,6 +13,7 @@ pub(crate) mod health;
 pub(crate) mod import_keys;
 pub(crate) mod ingest;
 pub(crate) mod list;
+mod own_pauses;
 pub(crate) mod pause;
 pub(crate) mod process;
 pub(crate) mod purge;

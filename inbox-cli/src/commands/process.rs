@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-use anyhow::Result;
+use anyhow::{Result, bail};
 use async_trait::async_trait;
 use clap::Args;
 use inbox::{
@@ -22,11 +22,14 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::serve::{config, server};
+use super::{
+    own_pauses::{self, CommandPause},
+    serve::{config, server},
+};
 use crate::{
     args::{self, Global},
     exit::Exit,
-    handler::{self, TargetArgs},
+    handler::{self, Starts, TargetArgs},
     interrupt,
     observe::{self, Parts},
     output, progress,
@@ -119,7 +122,8 @@ pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
     let retry = args.processing.retry_policy();
-    let handler = handler::from_args(&args.target, retry.clone(), &[])?;
+    let starts = Arc::<Starts>::default();
+    let handler = handler::from_args(&args.target, retry.clone(), &[], Arc::clone(&starts))?;
     let listener = args.listen.map(server::bind).transpose()?;
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
@@ -139,15 +143,18 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
     let name = args.processing.handler.clone();
     let work = async {
         if !args.drain {
-            return processor.run(token.clone()).await;
+            return anyhow::Ok(processor.run(token.clone()).await?);
         }
         let operate = Arc::clone(&store);
         let waiting = say_what_it_waits_for(global, operate.clone(), name.clone(), bar.clone());
         tokio::select! {
-            summary = processor.run_until_drained(operate, token.clone()) => summary,
+            summary = drain(&processor, operate, &starts, &token) => summary,
             never = waiting => match never {},
         }
     };
+    if args.drain && !global.quiet {
+        warn_of_unknown(store.as_ref(), &name).await;
+    }
     if !args.drain && !global.quiet && !global.json {
         let place = store::without_password(&global.store);
         output::note(format_args!(
@@ -156,7 +163,8 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
         // A look that fails says nothing; the processor reports what is wrong with the store.
         let paused = store.paused().await.unwrap_or_default();
         if paused.contains(&name) {
-            output::note(format_args!("the handler is {}", until_resumed(&name)));
+            let until = until_resumed(&paused, &name);
+            output::note(format_args!("the handler is {until}"));
         }
     }
     let drained = CancellationToken::new();
@@ -245,6 +253,42 @@ pub(crate) fn router(
     }
 }
 
+/// Processes until no message is pending or leased any more. Fails when the handler's command cannot be started at all;
+/// what runs then is finished, and all else handed back.
+pub(crate) async fn drain(
+    processor: &Processor,
+    store: Arc<dyn Inbox>,
+    starts: &Starts,
+    token: &CancellationToken,
+) -> Result<Summary> {
+    let shutdown = token.child_token();
+    let mut draining = Box::pin(processor.run_until_drained(store, shutdown.clone()));
+    tokio::select! {
+        biased;
+        summary = &mut draining => Ok(summary?),
+        reason = starts.given_up() => {
+            shutdown.cancel();
+            draining.await?;
+            bail!(reason)
+        }
+    }
+}
+
+/// Says that no message is of this handler, where others have some: its name may be mistyped.
+async fn warn_of_unknown(store: &dyn Inbox, handler: &HandlerName) {
+    // A look that fails says nothing; the processor reports what is wrong with the store.
+    let Ok(statistics) = store.statistics().await else {
+        return;
+    };
+    let mut handlers = statistics.handlers.iter().map(|h| &h.handler);
+    if !statistics.handlers.is_empty() && handlers.all(|known| known != handler) {
+        let handler = output::cell(handler.as_str(), usize::MAX);
+        output::note(format_args!(
+            "there are no messages of `{handler}`; `inbox stats` has those of others"
+        ));
+    }
+}
+
 /// Says on standard error, when nothing has run for a while, why draining goes on; again when that
 /// is for another reason.
 pub(crate) async fn say_what_it_waits_for(
@@ -303,7 +347,9 @@ async fn news(
     }
     let mut waiting = waits_for(counts);
     if reason.is_paused {
-        let until = until_resumed(handler);
+        // Without an answer it is taken for an operator's.
+        let paused = store.paused().await.unwrap_or_default();
+        let until = until_resumed(&paused, handler);
         waiting.push_str(&format!(". The handler is {until}"));
     }
     if let Some(key) = &reason.blocked {
@@ -316,10 +362,17 @@ async fn news(
     Some(waiting)
 }
 
-/// What is to be done about a pause, which is an operator's.
-fn until_resumed(handler: &HandlerName) -> String {
-    let name = output::cell(handler.as_str(), usize::MAX);
-    format!("paused until `inbox resume {name}`")
+/// What is to be done about a pause of this handler, where these are paused.
+fn until_resumed(paused: &[HandlerName], handler: &HandlerName) -> String {
+    match own_pauses::of_command(paused, handler) {
+        Some(CommandPause { command, .. }) => {
+            format!("paused until `inbox {command}` is done: if it was cut short, run it again")
+        }
+        None => {
+            let name = output::cell(handler.as_str(), usize::MAX);
+            format!("paused until `inbox resume {name}`")
+        }
+    }
 }
 
 /// What a processor with nothing to run waits for. Whether a message is due is the store's to say.

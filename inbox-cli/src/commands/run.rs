@@ -15,7 +15,7 @@ use crate::{
         process::{self, Counted, ProcessingArgs},
     },
     exit::Exit,
-    handler::{self, TargetArgs},
+    handler::{self, Starts, TargetArgs},
     input::{self, InputArgs},
     interrupt, output, progress, store,
 };
@@ -25,7 +25,8 @@ Examples:
   inbox run events.ndjson -- ./charge-card
   cat events.ndjson | inbox run - --post http://localhost:8080/hook
 
-See `inbox process --help` for what a handler is given and how it answers.";
+While the store is away it waits. See `inbox process --help` for what a handler is given and how it
+answers.";
 
 #[derive(Debug, Args)]
 pub(crate) struct RunArgs {
@@ -39,7 +40,8 @@ pub(crate) struct RunArgs {
 
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     let retry = args.processing.retry_policy();
-    let handler = handler::from_args(&args.target, retry.clone(), &[])?;
+    let starts = Arc::<Starts>::default();
+    let handler = handler::from_args(&args.target, retry.clone(), &[], Arc::clone(&starts))?;
     store::check_is_not_inbox(&global.store, &args.input.file)?;
     let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;
@@ -74,11 +76,8 @@ pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
         let mut total = Summary::default();
         loop {
             let is_last = batches.changed().await.is_err();
-            let operate = Arc::clone(&store);
-            add(
-                &mut total,
-                &processor.run_until_drained(operate, token.clone()).await?,
-            );
+            let drained = process::drain(&processor, Arc::clone(&store), &starts, &token);
+            add(&mut total, &drained.await?);
             if is_last || token.is_cancelled() {
                 return anyhow::Ok(total);
             }

@@ -8,7 +8,7 @@ use inbox_dashboard::{text::intervention, view::WholeView};
 use crate::{
     args::{Global, wrong_usage},
     exit::Exit,
-    lookup::{Found, Lookup, which_one},
+    lookup::{Found, Lookup, check_ids, which_one},
     output, store,
 };
 
@@ -35,7 +35,7 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let url = &global.store;
     let mut lookup = Lookup::new(store.as_ref(), args.handler);
-    let found = store::waiting(url, lookup.find(&args.id)).await?;
+    let found = check_ids(store::waiting(url, lookup.find(&args.id)).await)?;
     let name = match &found {
         Found::One(key) => key.to_string(),
         Found::Nothing => args.id,

@@ -8,7 +8,7 @@ use std::{
     path::PathBuf,
     process::{ExitStatus, Stdio},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use anyhow::{Result, bail};
@@ -22,7 +22,7 @@ use tokio::{
     time::timeout,
 };
 
-use super::group::Group;
+use super::{group::Group, starts::Starts};
 
 /// The exit code that means *never try again*: `EX_DATAERR` of sysexits.h.
 const DEAD: i32 = 65;
@@ -43,15 +43,38 @@ pub(super) struct Run {
     arguments: Vec<OsString>,
     /// Variables that are not for it.
     secrets: Vec<String>,
+    starts: Arc<Starts>,
 }
 
 impl Run {
-    pub(super) fn new(program: &str, arguments: &[String], secrets: &[String]) -> Result<Self> {
+    pub(super) fn new(
+        program: &str,
+        arguments: &[String],
+        secrets: &[String],
+        starts: Arc<Starts>,
+    ) -> Result<Self> {
         Ok(Self {
             program: find(program)?,
             arguments: arguments.iter().map(OsString::from).collect(),
             secrets: secrets.to_vec(),
+            starts,
         })
+    }
+
+    /// A program that is being replaced, or a lack of files or memory, is this process's trouble and costs no message
+    /// an attempt. Arguments and variables are the message's own: too many of them (E2BIG), or such as cannot be
+    /// (EINVAL).
+    fn not_started(&self, error: &io::Error) -> Failure {
+        let reason = format!("cannot run the command: {error}");
+        match error.kind() {
+            io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput => {
+                Failure::retry(reason)
+            }
+            _ => {
+                self.starts.failed(&self.program, error, Instant::now());
+                Failure::pause(NOT_STARTED, reason)
+            }
+        }
     }
 }
 
@@ -88,7 +111,8 @@ impl Handler for Run {
             }
         }
         command.envs(variables(super::facts(context.leased())));
-        let mut child = command.spawn().map_err(|e| not_started(&e))?;
+        let mut child = command.spawn().map_err(|e| self.not_started(&e))?;
+        self.starts.succeeded();
         // Dropped with this future, at a time-out for one.
         let group = Group::led_by(&child);
         let payload = context.message().payload().clone();
@@ -137,16 +161,6 @@ impl Handler for Run {
         } else {
             Failure::retry(reason)
         })
-    }
-}
-
-/// A program that is being replaced, or a lack of files or memory, is this process's trouble and costs no message an
-/// attempt. Arguments and variables are the message's own: too many of them (E2BIG), or such as cannot be (EINVAL).
-fn not_started(error: &io::Error) -> Failure {
-    let reason = format!("cannot run the command: {error}");
-    match error.kind() {
-        io::ErrorKind::ArgumentListTooLong | io::ErrorKind::InvalidInput => Failure::retry(reason),
-        _ => Failure::pause(NOT_STARTED, reason),
     }
 }
 
@@ -271,7 +285,8 @@ mod tests {
 
     #[test]
     fn an_unknown_command_is_refused() {
-        assert!(Run::new("no-such-command-anywhere", &[], &[]).is_err());
-        assert!(Run::new("true", &[], &[]).is_ok());
+        let run = |program| Run::new(program, &[], &[], Arc::default());
+        assert!(run("no-such-command-anywhere").is_err());
+        assert!(run("true").is_ok());
     }
 }

@@ -3,13 +3,14 @@
 mod command;
 mod group;
 mod http;
+mod starts;
 
 use std::sync::Arc;
 
 use anyhow::Result;
 use inbox::{Handler, Leased, RetryPolicy};
 
-pub(crate) use self::group::kill_all;
+pub(crate) use self::{group::kill_all, starts::Starts};
 use clap::Args;
 
 pub(crate) const HELP: &str = "\
@@ -24,21 +25,25 @@ Its exit code is its answer:
   any other, or a signal: try again later; the end of its standard error is kept as the error
 Its standard output is discarded. On a time-out it is killed, with all processes it has started.
 One that cannot be started (it is being replaced, there is no memory) costs no attempt: no other is
-started for two seconds, and so on until it can be.
+started for two seconds, and so on until it can be. `inbox run` and `inbox process --drain` end with
+exit code 1 when ten starts in a row have failed, which takes 18 seconds or more; what passes (no
+memory, no room for processes or files) does not count.
 
 A worker that is killed itself (SIGKILL, out of memory) cannot end its commands. They go on, and
-their messages run again when the leases have run out, even while the first runs still go on. To have
-the system end a command together with its worker, start it by `setpriv` (util-linux, Linux only):
+their messages run again when the leases have run out, even while the first runs still go on. To
+have the system end a command together with its worker, start it by `setpriv` (util-linux, Linux
+only):
   inbox process -- setpriv --pdeathsig TERM -- ./charge-card
 That ends the command itself, not what it has started: of a shell script, begin the last line with
 `exec`. Where two runs of a message must never both have their effect, keep INBOX_FENCING_TOKEN with
 the effect, and refuse one that comes with a lower token.
 
 A URL gets an HTTP POST with the payload as its body, the same facts as headers (inbox-id, …; the
-message's own headers as inbox-header-<name>, the first of those that differ in case only) and an
-idempotency-key. That is \"HANDLER/ID\", a structured-field string; where it is longer than 255 bytes, not
-printable ASCII, or the handler's name has a slash, \"sha256:…\" of both. Proxies are those of http_proxy
-and https_proxy, but for localhost and loopback addresses. Its answer:
+message's own headers as inbox-header-<name>, the first of those that differ in case only, and
+without those that HTTP cannot carry) and an idempotency-key. That is \"HANDLER/ID\", a
+structured-field string; where it is longer than 255 bytes, not printable ASCII, or the handler's
+name has a slash, \"sha256:…\" of both. Proxies are those of http_proxy and https_proxy, but for
+localhost and loopback addresses. Its answer:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
   any other, or no answer: try again later, and not before Retry-After if given";
@@ -57,16 +62,19 @@ pub(crate) struct TargetArgs {
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot
 /// work: a command that is not there, a URL that is not one. With `retry` its messages are tried again.
 ///
-/// A command does not inherit the environment variables that are `secrets`.
+/// A command does not inherit the environment variables that are `secrets`. Whether it can be started is counted in
+/// `starts`.
 pub(crate) fn from_args(
     args: &TargetArgs,
     retry: RetryPolicy,
     secrets: &[String],
+    starts: Arc<Starts>,
 ) -> Result<Arc<dyn Handler>> {
     match (&args.post, args.command.split_first()) {
         (Some(url), _) => Ok(Arc::new(http::Post::new(url, retry)?)),
         (None, Some((program, arguments))) => {
-            Ok(Arc::new(command::Run::new(program, arguments, secrets)?))
+            let run = command::Run::new(program, arguments, secrets, starts)?;
+            Ok(Arc::new(run))
         }
         // Clap's group requires one of the two.
         (None, None) => anyhow::bail!("no handler: give --post URL or -- COMMAND"),

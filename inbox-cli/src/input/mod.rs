@@ -42,7 +42,7 @@ pub(crate) struct InputArgs {
     /// JSON pointer such as /order/id. Repeat it to join several with `#` (one within a field
     /// becomes `\#`): where several producers may use the same ids, `--id-field source --id-field
     /// id` tells their events apart, as webhooks and brokers do. Without it, the second of two such
-    /// events is a duplicate, with other content than the first
+    /// events is a duplicate (told as having other content only if kind or data differ)
     #[arg(long = "id-field", value_name = "FIELD")]
     pub(crate) id_fields: Vec<String>,
     /// Lines are any JSON rather than CloudEvents: take the kind from this field, and the whole line

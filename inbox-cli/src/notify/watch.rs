@@ -1,8 +1,11 @@
 //! What has to be told: what is wrong now, compared with what was told before.
 
-use std::{collections::BTreeMap, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    time::{Duration, Instant},
+};
 
-use inbox::{HandlerName, MessageSummary, Statistics};
+use inbox::{HandlerName, MessageGroup, MessageSummary, Statistics};
 use serde::Serialize;
 
 use crate::output;
@@ -22,6 +25,18 @@ pub(super) enum Trouble {
         kind: String,
         error: Option<String>,
     },
+    /// A handler has dead letters of more groups than are told apart.
+    MoreDead { handler: HandlerName },
+}
+
+impl Trouble {
+    /// Whose dead letters it is about.
+    fn dead_of(&self) -> Option<&HandlerName> {
+        match self {
+            Self::Dead { handler, .. } | Self::MoreDead { handler } => Some(handler),
+            Self::Store | Self::Lag { .. } => None,
+        }
+    }
 }
 
 /// A trouble that has begun or is over.
@@ -56,6 +71,12 @@ pub(super) enum Look {
 /// After so many looks in vain the store counts as away.
 const PATIENCE: u32 = 3;
 
+/// The most groups of a handler's dead letters that are told apart.
+const MOST_GROUPS: usize = 100;
+
+/// For how long a group is remembered that is not found any more, while there are more dead letters than are looked at.
+const REMEMBERED: Duration = Duration::from_secs(60 * 60);
+
 /// Compares looks, and knows what is still to be told.
 #[derive(Debug)]
 pub(super) struct Watch {
@@ -64,6 +85,8 @@ pub(super) struct Watch {
     present: BTreeMap<Trouble, Seen>,
     /// What was told and is not over, as far as was told; and whether it was told that its handler is paused.
     told: BTreeMap<Trouble, bool>,
+    /// Handlers that may have dead letters which were not looked at.
+    unseen: BTreeSet<HandlerName>,
     in_vain: u32,
 }
 
@@ -73,12 +96,18 @@ struct Seen {
     text: String,
     /// Its handler was paused after it had begun.
     is_paused: bool,
+    /// When it was seen last.
+    at: Instant,
 }
 
 impl Seen {
-    fn new(text: String) -> Self {
+    fn new(text: String, at: Instant) -> Self {
         let is_paused = false;
-        Self { text, is_paused }
+        Self {
+            text,
+            is_paused,
+            at,
+        }
     }
 }
 
@@ -88,16 +117,21 @@ impl Watch {
             max_lag,
             present: BTreeMap::new(),
             told: BTreeMap::new(),
+            unseen: BTreeSet::new(),
             in_vain: 0,
         }
     }
 
     pub(super) fn see(&mut self, look: Look) {
+        self.see_at(look, Instant::now());
+    }
+
+    fn see_at(&mut self, look: Look, now: Instant) {
         let (statistics, dead) = match look {
             Look::Nothing => {
                 self.in_vain = self.in_vain.saturating_add(1);
                 if self.in_vain >= PATIENCE {
-                    let seen = Seen::new("the store does not answer".to_owned());
+                    let seen = Seen::new("the store does not answer".to_owned(), now);
                     self.present.insert(Trouble::Store, seen);
                 }
                 return;
@@ -106,6 +140,16 @@ impl Watch {
         };
         self.in_vain = 0;
         let before = std::mem::take(&mut self.present);
+        self.see_lag(&statistics, &before, now);
+        self.unseen.clear();
+        if !dead.is_complete {
+            let with_dead = statistics.handlers.into_iter().filter(|h| h.dead > 0);
+            self.unseen.extend(with_dead.map(|h| h.handler));
+        }
+        self.see_dead(dead.groups, before, now);
+    }
+
+    fn see_lag(&mut self, statistics: &Statistics, before: &BTreeMap<Trouble, Seen>, now: Instant) {
         for of_handler in &statistics.handlers {
             let handler = of_handler.handler.clone();
             let trouble = Trouble::Lag { handler };
@@ -120,40 +164,49 @@ impl Watch {
             if let Some(lag) = of_handler.lag.filter(|lag| *lag > limit) {
                 let (name, lag) = (&of_handler.handler, output::duration(lag));
                 let pause = if is_paused { ", and paused" } else { "" };
-                let text = format!("{name} is behind by {lag}{pause}");
-                self.present.insert(trouble, Seen { text, is_paused });
+                let mut seen = Seen::new(format!("{name} is behind by {lag}{pause}"), now);
+                seen.is_paused = is_paused;
+                self.present.insert(trouble, seen);
             }
         }
-        for group in dead.groups {
-            let error = group.error_type.map(|error| error.to_string());
-            let error = error.or(group.error_shape);
-            let text = format!(
-                "{}: {} of kind {}{}",
-                group.handler,
-                output::count_of(group.messages, "dead letter"),
-                group.kind,
-                error
-                    .as_deref()
-                    .map_or_else(String::new, |e| format!(", {e}"))
-            );
-            let trouble = Trouble::Dead {
-                handler: group.handler,
-                kind: group.kind.to_string(),
-                error,
-            };
-            self.present.insert(trouble, Seen::new(text));
-        }
-        if dead.is_complete {
-            return;
-        }
-        // There are more than were looked at, so a group that was not found may still be there.
-        let has_dead = |name: &HandlerName| {
-            let mut all = statistics.handlers.iter();
-            all.any(|of_handler| of_handler.handler == *name && of_handler.dead > 0)
-        };
+    }
+
+    /// Where a handler has too many groups, those that were known before come first: each is told of once.
+    fn see_dead(
+        &mut self,
+        groups: Vec<MessageGroup>,
+        before: BTreeMap<Trouble, Seen>,
+        now: Instant,
+    ) {
+        let groups = groups.into_iter().map(|group| dead(group, now));
+        let (known, new): (Vec<_>, Vec<_>) =
+            groups.partition(|(trouble, _)| before.contains_key(trouble));
+        self.present.extend(known);
         for (trouble, seen) in before {
-            if matches!(&trouble, Trouble::Dead { handler, .. } if has_dead(handler)) {
+            let is_unseen = trouble
+                .dead_of()
+                .is_some_and(|handler| self.unseen.contains(handler));
+            if is_unseen && now.saturating_duration_since(seen.at) < REMEMBERED {
                 self.present.entry(trouble).or_insert(seen);
+            }
+        }
+        let mut numbers = BTreeMap::<HandlerName, usize>::new();
+        for trouble in self.present.keys() {
+            if let Trouble::Dead { handler, .. } = trouble {
+                *numbers.entry(handler.clone()).or_default() += 1;
+            }
+        }
+        for (trouble, seen) in new {
+            let Some(handler) = trouble.dead_of().cloned() else {
+                continue;
+            };
+            let number = numbers.entry(handler.clone()).or_default();
+            if *number < MOST_GROUPS {
+                *number += 1;
+                self.present.insert(trouble, seen);
+            } else {
+                let (more, seen) = more_dead(handler, now);
+                self.present.insert(more, seen);
             }
         }
     }
@@ -176,7 +229,7 @@ impl Watch {
         let over = over.map(|trouble| Event {
             trouble: trouble.clone(),
             state: Change::Over,
-            text: over_text(trouble),
+            text: self.over_text(trouble),
         });
         begun.chain(over).collect()
     }
@@ -201,28 +254,68 @@ impl Watch {
             }
         }
     }
+
+    fn over_text(&self, trouble: &Trouble) -> String {
+        match trouble {
+            Trouble::Store => "the store answers again".to_owned(),
+            Trouble::Lag { handler } => format!("{handler} is no longer behind"),
+            Trouble::Dead {
+                handler,
+                kind,
+                error,
+            } => {
+                let error = error
+                    .as_deref()
+                    .map_or_else(String::new, |e| format!(", {e},"));
+                if self.unseen.contains(handler) {
+                    format!(
+                        "{handler}: dead letters of kind {kind}{error} were not among the newest for an hour; \
+                         older ones may be left"
+                    )
+                } else {
+                    format!("{handler}: no dead letters of kind {kind}{error} are left")
+                }
+            }
+            Trouble::MoreDead { handler } => {
+                format!("{handler}: all groups of dead letters are told of one by one again")
+            }
+        }
+    }
 }
 
-fn over_text(trouble: &Trouble) -> String {
-    match trouble {
-        Trouble::Store => "the store answers again".to_owned(),
-        Trouble::Lag { handler } => format!("{handler} is no longer behind"),
-        Trouble::Dead {
-            handler,
-            kind,
-            error,
-        } => format!(
-            "{handler}: no dead letters of kind {kind}{} are left",
-            error
-                .as_deref()
-                .map_or_else(String::new, |e| format!(", {e},"))
-        ),
-    }
+/// A group of dead letters.
+fn dead(group: MessageGroup, now: Instant) -> (Trouble, Seen) {
+    let error = group.error_type.map(|error| error.to_string());
+    let error = error.or(group.error_shape);
+    let text = format!(
+        "{}: {} of kind {}{}",
+        group.handler,
+        output::count_of(group.messages, "dead letter"),
+        group.kind,
+        error
+            .as_deref()
+            .map_or_else(String::new, |e| format!(", {e}"))
+    );
+    let trouble = Trouble::Dead {
+        handler: group.handler,
+        kind: group.kind.to_string(),
+        error,
+    };
+    (trouble, Seen::new(text, now))
+}
+
+fn more_dead(handler: HandlerName, now: Instant) -> (Trouble, Seen) {
+    let text = format!(
+        "{handler}: dead letters of more than {MOST_GROUPS} groups; the others are not told of one by one"
+    );
+    (Trouble::MoreDead { handler }, Seen::new(text, now))
 }
 
 #[cfg(test)]
 mod tests {
-    use inbox::{HandlerStatistics, OperateExt as _};
+    use std::{ops::Range, time::SystemTime};
+
+    use inbox::{HandlerStatistics, Key, Kind, MessageId, OperateExt as _, Span};
 
     use super::*;
 
@@ -319,11 +412,91 @@ mod tests {
         assert_eq!(texts(&mut watch), ["the store answers again"]);
     }
 
+    /// A look at dead letters with errors of these shapes, of which there are more than were looked at or not.
+    fn with_dead(errors: Range<u32>, is_complete: bool) -> Look {
+        let dead = HandlerStatistics {
+            dead: 9000,
+            ..HandlerStatistics::empty(name())
+        };
+        let time = Span {
+            first: SystemTime::UNIX_EPOCH,
+            last: SystemTime::UNIX_EPOCH,
+        };
+        let group = |number: u32| MessageGroup {
+            handler: name(),
+            kind: Kind::new("k").unwrap(),
+            error_type: None,
+            error_shape: Some(format!("text {number:04}")),
+            messages: 1,
+            accepted: time,
+            due: time,
+            finished: None,
+            sample: Key {
+                handler: name(),
+                id: MessageId::new("1").unwrap(),
+            },
+            sample_error: None,
+        };
+        Look::Seen {
+            statistics: Statistics {
+                handlers: vec![dead],
+            },
+            dead: MessageSummary {
+                groups: errors.map(group).collect(),
+                is_complete,
+                ..MessageSummary::default()
+            },
+        }
+    }
+
+    /// Defect: with another text in each dead letter, all were told one by one and remembered for ever.
+    #[test]
+    fn groups_of_dead_letters_are_told_up_to_a_bound_and_forgotten_in_time() {
+        let begin = Instant::now();
+        let mut watch = Watch::new(Duration::from_secs(60));
+        watch.see_at(with_dead(0..150, false), begin);
+        let told = texts(&mut watch);
+        assert_eq!(told.len(), MOST_GROUPS + 1);
+        assert_eq!(told[0], "billing: 1 dead letter of kind k, text 0000");
+        assert_eq!(
+            told[MOST_GROUPS],
+            "billing: dead letters of more than 100 groups; the others are not told of one by one"
+        );
+        // Others are among the newest, again and again.
+        for look in 1..10 {
+            let errors = look * 150..(look + 1) * 150;
+            watch.see_at(with_dead(errors, false), begin);
+            assert_eq!(texts(&mut watch), Vec::<String>::new());
+            assert_eq!(watch.present.len(), MOST_GROUPS + 1);
+        }
+        let later = begin + REMEMBERED;
+        watch.see_at(with_dead(2000..2001, false), later);
+        let told = texts(&mut watch);
+        assert_eq!(told.len(), MOST_GROUPS + 2);
+        assert_eq!(told[0], "billing: 1 dead letter of kind k, text 2000");
+        assert_eq!(
+            told[1],
+            "billing: dead letters of kind k, text 0000, were not among the newest for an hour; older ones may be left"
+        );
+        assert_eq!(
+            told[MOST_GROUPS + 1],
+            "billing: all groups of dead letters are told of one by one again"
+        );
+        assert_eq!((watch.present.len(), watch.told.len()), (1, 1));
+        watch.see_at(with_dead(0..0, true), later);
+        let told = texts(&mut watch);
+        assert_eq!(
+            told,
+            ["billing: no dead letters of kind k, text 2000, are left"]
+        );
+        assert!(watch.is_all_clear());
+    }
+
     #[tokio::test]
     async fn groups_are_told_by_type_or_shape_and_not_forgotten_when_there_are_more() {
         use inbox::{
-            AfterDead, Begun, Filter, Kind, LeaseTerms, Message, MessageId, Outcome, State,
-            StoreExt as _, WorkerName,
+            AfterDead, Begun, Filter, LeaseTerms, Message, Outcome, State, StoreExt as _,
+            WorkerName,
         };
 
         let store = inbox::connect("memory://").await.unwrap();

@@ -87,9 +87,13 @@ fn what_other_machines_can_reach_needs_a_token() {
     place.file("short", "hunter2");
     let refused = place
         .inbox(&["dashboard", "--token-file", "short"])
-        .exits(1)
+        .exits(2)
         .complains("the token cannot be used");
     assert!(!refused.stderr.contains("hunter2"));
+    place
+        .inbox(&["dashboard", "--token-env", "INBOX_ABSENT"])
+        .exits(2)
+        .complains("INBOX_ABSENT is not set");
     place
         .inbox(&["dashboard", "--trace-link", "javascript:{trace_id}"])
         .exits(2)

@@ -1,6 +1,9 @@
 //! Input: good, bad and hostile.
 
-use std::{io::Write as _, process::Stdio};
+use std::{
+    io::{BufRead as _, BufReader, Write as _},
+    process::Stdio,
+};
 
 use crate::support::{self, Counts, Place, WEBHOOKS, event, events, on_every_store, wait_for};
 
@@ -226,6 +229,96 @@ fn an_import_that_is_killed_leaves_its_handlers_paused_until_it_is_made_again() 
         let stats = place.inbox(&["stats"]).exits(0);
         assert!(!stats.stderr.contains("inbox-import-keys"), "{stats:?}");
     });
+}
+
+/// Stores messages of one ordering key for `billing`.
+fn ingest_in_order(place: &Place, ids: &[&str]) {
+    let line = |id: &&str| format!("{{\"id\":\"{id}\",\"event\":\"t\",\"key\":\"one\"}}\n");
+    let input: String = ids.iter().map(line).collect();
+    let ingest = [
+        "ingest",
+        "-",
+        "--id-field",
+        "id",
+        "--kind-field",
+        "event",
+        "--ordering-field",
+        "key",
+        "--handler",
+        "billing",
+    ];
+    place.inbox_with(&ingest, input.as_bytes()).exits(0);
+}
+
+const IMPORT: [&str; 4] = ["import-keys", "-", "--handler", "billing"];
+
+/// Defect: operators were told to resume, which the import forbids, and were let to.
+#[test]
+fn a_handler_whose_import_was_cut_short_is_not_resumed() {
+    let place = Place::new();
+    ingest_in_order(&place, &["1"]);
+    let too_long = format!("{}\n", "x".repeat(300));
+    place
+        .inbox_with(&[&IMPORT[..], &["--strict"]].concat(), too_long.as_bytes())
+        .complains("the import was cut short");
+    let refused = place
+        .inbox(&["resume", "billing"])
+        .exits(1)
+        .complains("`inbox import-keys` has paused `billing`");
+    let (_, rest) = refused.stderr.split_once("`inbox resume ").unwrap();
+    let (mark, _) = rest.split_once('`').unwrap();
+    let mut child = place.start(&["process", "--handler", "billing", "--drain", "--", "true"]);
+    let mut said = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("The handler is paused") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it has ended");
+    }
+    assert!(line.contains("`inbox import-keys`"), "{line}");
+    assert!(!line.contains("inbox resume"), "{line}");
+    // Who gives it up says so.
+    place.inbox(&["resume", mark]).exits(0);
+    place
+        .inbox(&["resume", "billing"])
+        .exits(0)
+        .says("billing is handed out again");
+    assert!(child.wait().unwrap().success());
+}
+
+/// Defect: those behind the first of an ordering key counted as handled, and ran when the import was over.
+#[test]
+fn an_import_records_messages_that_wait_in_order() {
+    on_every_store(|place| {
+        ingest_in_order(place, &["1", "2", "3", "4"]);
+        place
+            .inbox_with(&IMPORT, b"4\n1\n2\n3\n")
+            .exits(0)
+            .says("4 accepted, 0 duplicates");
+        assert_eq!(place.stats().processed, 4);
+    });
+}
+
+#[test]
+fn an_import_that_leaves_messages_to_others_says_so_and_keeps_their_handler_paused() {
+    let place = Place::new();
+    ingest_in_order(&place, &["1", "2", "3"]);
+    let is_paused = || {
+        let handlers = place.inbox(&["stats", "--json"]).exits(0).json();
+        let billing = handlers.into_iter().find(|one| one["handler"] == "billing");
+        billing.unwrap()["paused"] == true
+    };
+    place
+        .inbox_with(&IMPORT, b"2\n3\n")
+        .exits(4)
+        .complains("2 messages. The handlers stay paused");
+    assert_eq!(place.stats().pending, 3);
+    assert!(is_paused());
+    place
+        .inbox_with(&IMPORT, b"1\n2\n3\n")
+        .exits(0)
+        .says("3 accepted");
+    assert_eq!(place.stats().processed, 3);
+    assert!(!is_paused());
 }
 
 #[test]

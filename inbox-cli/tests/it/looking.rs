@@ -99,6 +99,11 @@ fn lists_page_without_gaps() {
             .inbox(&some)
             .exits(0)
             .complains("2 of 25 messages; more with --after");
+        let counted = ["list", "--limit", "2", "--total", "--json"];
+        place
+            .inbox(&counted)
+            .exits(0)
+            .complains("2 of 25 messages; more with --after");
         let dead = ["list", "--state", "dead", "--state", "dead"];
         place.inbox(&dead).exits(0).complains("0 of 0 messages");
         let twice = [
@@ -114,8 +119,11 @@ fn lists_page_without_gaps() {
         assert_eq!(quiet.stderr, "");
         place
             .inbox(&["list", "--after", "nonsense"])
-            .exits(1)
+            .exits(2)
             .complains("cursor");
+        for nothing in [&["show", ""][..], &["show", "", "--handler", "default"]] {
+            place.inbox(nothing).exits(2).complains("empty");
+        }
     });
 }
 
@@ -239,7 +247,7 @@ fn a_message_is_found_without_its_handler_where_there_is_one_only() {
             let long = "x".repeat(300);
             place
                 .inbox(&[command, &long])
-                .exits(1)
+                .exits(2)
                 .complains("300 bytes");
         }
         let ids = ["discard", "mail/both", "8", "both", "--json"];
@@ -565,7 +573,7 @@ fn a_read_only_inbox_can_be_looked_into() {
 
 /// A superuser is kept from nothing by permissions, and so runs the command as another user.
 #[test]
-fn a_folder_that_cannot_be_written_is_named_as_the_reason() {
+fn a_folder_or_a_file_that_cannot_be_written_is_named_as_the_reason() {
     use std::{fs::Permissions, os::unix::fs::PermissionsExt as _, process::Command};
 
     let place = Place::new();
@@ -578,22 +586,33 @@ fn a_folder_that_cannot_be_written_is_named_as_the_reason() {
     assert!(copy.status().unwrap().success());
     let folder = place.path("closed");
     std::fs::create_dir(&folder).unwrap();
-    for (path, mode) in [(place.path("."), 0o711), (folder.clone(), 0o555)] {
+    let open = place.path("open");
+    std::fs::create_dir(&open).unwrap();
+    std::fs::write(open.join("inbox.db"), "").unwrap();
+    for (path, mode) in [
+        (place.path("."), 0o711),
+        (folder.clone(), 0o555),
+        (open.clone(), 0o777),
+        (open.join("inbox.db"), 0o000),
+    ] {
         std::fs::set_permissions(path, Permissions::from_mode(mode)).unwrap();
     }
-    let mut command = if nix::unistd::geteuid().is_root() {
-        let mut command = Command::new("setpriv");
-        command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
-        command.arg(inbox);
-        command
-    } else {
-        Command::new(inbox)
+    let create_in = |folder: &std::path::Path| {
+        let mut command = if nix::unistd::geteuid().is_root() {
+            let mut command = Command::new("setpriv");
+            command.args(["--reuid=65534", "--regid=65534", "--clear-groups"]);
+            command.arg(&inbox);
+            command
+        } else {
+            Command::new(&inbox)
+        };
+        let output = command
+            .args(["schema", "create", "--store", "sqlite://inbox.db"])
+            .current_dir(folder)
+            .env_remove("INBOX_STORE")
+            .output();
+        support::finish(output.unwrap()).exits(1)
     };
-    let output = command
-        .args(["schema", "create", "--store", "sqlite://inbox.db"])
-        .current_dir(&folder)
-        .env_remove("INBOX_STORE")
-        .output();
-    let output = support::finish(output.unwrap()).exits(1);
-    output.complains("nothing can be made in its folder: Permission denied");
+    create_in(&folder).complains("nothing can be made in its folder: Permission denied");
+    create_in(&open).complains("may this user read and write it");
 }

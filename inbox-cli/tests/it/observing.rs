@@ -239,8 +239,12 @@ fn health_of_a_store_is_an_exit_code_and_its_reasons() {
     place
         .inbox(&["health"])
         .exits(1)
-        .complains("there is no inbox")
-        .complains("if yours has a name, add `inbox=NAME`");
+        .says("there is no inbox")
+        .says("if yours has a name, add `inbox=NAME`");
+    let missing = place.inbox(&["health", "--json"]).exits(1).json();
+    assert_eq!(missing[0]["is_well"], false);
+    let reason = missing[0]["unwell"][0].as_str().unwrap();
+    assert!(reason.contains("there is no inbox"), "{reason}");
     place.file("one.ndjson", event("1", "k", "{}"));
     place.inbox(&["ingest", "one.ndjson"]).exits(0);
     place.inbox(&["health"]).exits(0).says("well");
@@ -259,5 +263,10 @@ fn health_of_a_store_is_an_exit_code_and_its_reasons() {
         .inbox(&["health", "--max-lag", "1ms"])
         .exits(0)
         .says("degraded: handler default is paused");
-    place.inbox(&["health", "--at", "ftp://h"]).exits(2);
+    for at in ["ftp://h", "127.0.0.1:9191", "localhost:9191"] {
+        place
+            .inbox(&["health", "--at", at])
+            .exits(2)
+            .complains("such as http://127.0.0.1:8080");
+    }
 }

@@ -183,7 +183,7 @@ fn a_paused_handler_is_not_worked_for() {
         place
             .inbox(&["resume", &handler])
             .exits(0)
-            .says("is not paused");
+            .says("is handed out again");
         finish(worker.wait_with_output().unwrap()).exits(0);
         assert_eq!(place.stats().processed, 2);
         place.inbox(&["resume", "without messages"]).exits(0);

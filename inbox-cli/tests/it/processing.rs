@@ -18,6 +18,20 @@ use nix::{
 use crate::support::{self, Counts, Place, event, events, finish, on_every_store, wait_for};
 
 #[test]
+fn draining_a_handler_without_messages_says_so() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], event("1", "k", "{}").as_bytes())
+        .exits(0);
+    let drain = |handler| {
+        let process = ["process", "--drain", "--handler", handler, "--", "true"];
+        place.inbox(&process).exits(0).stderr
+    };
+    assert!(drain("deflaut").contains("no messages of `deflaut`"));
+    assert!(!drain("default").contains("no messages"));
+}
+
+#[test]
 fn a_failing_command_is_retried_and_then_dead() {
     on_every_store(|place| {
         place.file("in.ndjson", event("a", "t", "{}"));
@@ -128,15 +142,17 @@ fn a_lack_of_files_costs_no_attempt() {
     assert_eq!((stats.processed, stats.dead), (60, 0));
 }
 
+/// Writes an executable file.
+fn program(place: &Place, name: &str, script: &str) {
+    let path = place.file(name, script);
+    std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
+}
+
 /// As while it is being replaced.
 #[test]
 fn a_command_that_is_not_there_for_a_while_costs_no_attempt() {
     let place = Place::new();
-    let program = |name: &str, script: &str| {
-        let path = place.file(name, script);
-        std::fs::set_permissions(path, PermissionsExt::from_mode(0o755)).unwrap();
-    };
-    program("handler", "#!/bin/sh\nrm \"$0\"\n");
+    program(&place, "handler", "#!/bin/sh\nrm \"$0\"\n");
     place
         .inbox_with(&["ingest", "-"], events(5).as_bytes())
         .exits(0);
@@ -149,7 +165,7 @@ fn a_command_that_is_not_there_for_a_while_costs_no_attempt() {
     wait_for("the words", || {
         place.read("stderr").contains("cannot run the command")
     });
-    program("next", "#!/bin/sh\n");
+    program(&place, "next", "#!/bin/sh\n");
     std::fs::rename(place.path("next"), place.path("handler")).unwrap();
     finish(child.wait_with_output().unwrap()).exits(0);
     let listed = place.inbox(&["list", "--json"]).exits(0).json();
@@ -157,6 +173,40 @@ fn a_command_that_is_not_there_for_a_while_costs_no_attempt() {
     for record in listed {
         assert_eq!(record["state"], "processed", "{record}");
         assert_eq!(record["attempts_started"], 1, "{record}");
+    }
+}
+
+/// Defect: work that has an end waited for ever. The command is found, but its interpreter is not, as with the line ends
+/// of another system.
+#[test]
+fn work_ends_when_its_command_can_never_be_started() {
+    let places = [Place::new(), Place::new()];
+    let commands = [&["run", "in.ndjson"][..], &["process", "--drain"]];
+    let handler = ["--max-attempts", "1", "--", "./handler"];
+    for place in &places {
+        program(place, "handler", "#!/bin/sh\r\nexit 0\r\n");
+        place.file("in.ndjson", events(3));
+    }
+    places[1].inbox(&["ingest", "in.ndjson"]).exits(0);
+    // Both at once, as each takes some time.
+    let pairs = places.iter().zip(commands);
+    let children: Vec<_> = pairs
+        .map(|(place, command)| place.start(&[command, &handler].concat()))
+        .collect();
+    for (place, child) in places.iter().zip(children) {
+        finish(child.wait_with_output().unwrap())
+            .exits(1)
+            .complains("could not be started 10 times in a row: No such file or directory");
+        let listed = place.inbox(&["list", "--json"]).exits(0).json();
+        assert_eq!(listed.len(), 3);
+        for record in listed {
+            assert_eq!(record["state"], "pending", "{record}");
+            assert_eq!(record["attempts_started"], 0, "{record}");
+        }
+        program(place, "handler", "#!/bin/sh\n");
+        let drain = [&["process", "--drain"][..], &handler].concat();
+        place.inbox(&drain).exits(0);
+        assert_eq!(place.stats().processed, 3);
     }
 }
 

@@ -87,6 +87,28 @@ fn what_is_sent_twice_is_stored_once_and_acknowledged() {
     output.complains("ACCESS_REFUSED");
 }
 
+/// Defects: the log spoke of a failed acknowledgement, and the error neither of the reason nor of what to do.
+#[test]
+fn what_ends_it_is_told() {
+    let server = RABBITMQ.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    let Some(server) = server else {
+        return;
+    };
+    let place = Place::new();
+    let from = format!("{}?queue=cli-stops&create=true", server.url());
+    let receive = ["receive", "--from", &from, "--id-from", "field:/order"];
+    let child = place.start(&receive);
+    let one = [Envelope::new("cli-stops", "garbage")];
+    wait_for("the queue", || publish(server.url(), &one)[0].is_ok());
+    let output = finish(child.wait_with_output().unwrap()).exits(1);
+    assert!(output.stdout.contains("1 rejected"), "{output:?}");
+    assert!(!output.stderr.contains("acknowledgement"), "{output:?}");
+    for part in ["--keep-rejected", "rejections=", "no id"] {
+        let last = output.stderr.lines().last().unwrap_or_default();
+        assert!(last.contains(part), "{part}: {output:?}");
+    }
+}
+
 #[test]
 fn a_stream_is_received_from_where_it_was() {
     let server = RABBITMQ.as_ref().unwrap_or_else(|error| panic!("{error}"));

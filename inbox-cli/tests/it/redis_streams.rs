@@ -19,6 +19,39 @@ fn send(address: &str, commands: &str) {
     assert!(!answers.contains("-ERR"), "{answers}");
 }
 
+/// Defect: nothing was said of what is thrown away.
+#[test]
+fn what_is_thrown_away_is_told() {
+    let server = REDIS.as_ref().unwrap_or_else(|error| panic!("{error}"));
+    let Some(server) = server else {
+        return;
+    };
+    let address = server
+        .url()
+        .trim_start_matches("redis://")
+        .trim_end_matches('/');
+    let place = Place::new();
+    send(
+        address,
+        "DEL cli-lost\r\nXADD cli-lost * payload garbage\r\nXADD cli-lost * order 1\r\n",
+    );
+    let from = format!("redis+stream://{address}/0?stream=cli-lost&group=g&create=true");
+    let receive = ["receive", "--from", &from, "--id-from", "field:/order"];
+    let child = place.start(&receive);
+    wait_for("the message", || {
+        place.inbox(&["show", "default/1"]).code == Some(0)
+    });
+    signal(&child, Signal::SIGTERM);
+    let output = finish(child.wait_with_output().unwrap()).exits(0);
+    assert!(
+        output
+            .stdout
+            .contains("1 accepted, 0 duplicates, 1 rejected"),
+        "{output:?}"
+    );
+    output.complains("inbox::rejected");
+}
+
 #[test]
 fn what_is_sent_twice_is_stored_once_and_acknowledged() {
     let server = REDIS.as_ref().unwrap_or_else(|error| panic!("{error}"));

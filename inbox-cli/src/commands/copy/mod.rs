@@ -13,6 +13,7 @@ use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
 use self::{step::Step, verify::verify};
+use super::own_pauses::OwnPauses;
 use crate::{args::Global, exit::Exit, interrupt, output, progress, store};
 
 pub(crate) const HELP: &str = "\
@@ -23,10 +24,14 @@ to live, and with the time of copying the retention of the others. Histories sta
 
 End the workers of the source before, and what stores messages there; the copy fails while messages
 are leased, and at its end when the source has changed meanwhile. Until it is done and compared,
-message by message, the target hands nothing out: its handlers are paused.
+message by message, the target hands nothing out: its handlers are paused. At its end they work
+again, but for those that are paused in the source, or were in the target before.
 
 If it is cut short, run it again: what is there already is passed over. Or drop the target. `inbox
-resume` on the target before that would run again what is done in the source.
+resume` on the target before that would run again what is done in the source. Until then `inbox
+stats` shows one more paused handler for each, inbox-copy-…
+
+Have one copy to a target at a time.
 
 Examples:
   inbox copy --from sqlite://inbox.db --to postgres://db.example/shop
@@ -60,6 +65,8 @@ struct Report {
     without_payload: u64,
     /// Of those in `problems`, the keys that are in the target with another state.
     altered: BTreeSet<Key>,
+    /// Handlers that stay paused in the target although all is well.
+    paused: Vec<HandlerName>,
 }
 
 impl Report {
@@ -117,9 +124,8 @@ async fn copy(
     token: &CancellationToken,
 ) -> Result<Option<(Report, bool)>> {
     let handlers: Vec<HandlerName> = names(before);
-    for handler in &handlers {
-        to.pause(handler).await.context(CANNOT_PAUSE)?;
-    }
+    let pauses = OwnPauses::begin(&**to, "copy", &handlers).await;
+    let pauses = pauses.context(CANNOT_PAUSE)?;
     let mut report = Report::default();
     let mut slices = Slices::new(batch);
     let mut page = Page {
@@ -148,7 +154,13 @@ async fn copy(
     let after = from.statistics().await?;
     let has_changed = numbers(before) != numbers(&after);
     if report.is_good() && !has_changed {
-        resume(from, to, &handlers).await?;
+        resume(&**from, &**to, pauses).await?;
+        let paused = to.paused().await?;
+        report.paused = handlers
+            .iter()
+            .filter(|handler| paused.contains(handler))
+            .cloned()
+            .collect();
     }
     Ok(Some((report, has_changed)))
 }
@@ -166,20 +178,13 @@ async fn refuse_the_same(from: &Arc<dyn Inbox>, to: &Arc<dyn Inbox>) -> Result<(
     Ok(())
 }
 
-/// The handlers of the target work again, but for those that are paused in the source.
-async fn resume(
-    from: &Arc<dyn Inbox>,
-    to: &Arc<dyn Inbox>,
-    handlers: &[HandlerName],
-) -> Result<()> {
+/// The handlers of the target work again, but for those that are paused in the source, or were in the target before.
+async fn resume(from: &dyn Inbox, to: &dyn Inbox, pauses: OwnPauses<'_>) -> Result<()> {
     let paused = from.paused().await?;
     for handler in &paused {
         to.pause(handler).await?;
     }
-    for handler in handlers.iter().filter(|handler| !paused.contains(handler)) {
-        to.resume(handler).await?;
-    }
-    Ok(())
+    pauses.end(to, &paused).await
 }
 
 fn names(statistics: &Statistics) -> Vec<HandlerName> {
@@ -203,6 +208,12 @@ fn numbers(statistics: &Statistics) -> Vec<(&HandlerName, Vec<u64>)> {
         .collect()
 }
 
+fn listed(handlers: &[HandlerName]) -> String {
+    let cell = |handler: &HandlerName| output::cell(handler.as_str(), usize::MAX);
+    let names: Vec<_> = handlers.iter().map(cell).collect();
+    names.join(", ")
+}
+
 fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
     let is_good = report.is_good() && !has_changed;
     if global.json {
@@ -214,6 +225,7 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
             "without_payload": report.without_payload,
             "source_changed": has_changed,
             "verified": is_good,
+            "paused": report.paused,
         }));
     }
     for (key, problem) in report.problems.iter().take(MOST_NAMED) {
@@ -246,6 +258,12 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
         output::note(format_args!(
             "{} had no payload any more, and have an empty one: do not replay them without a new one",
             output::messages(report.without_payload)
+        ));
+    }
+    if !report.paused.is_empty() {
+        output::note(format_args!(
+            "paused in the target, as in the source or there before: {}. `inbox resume` lets a handler work",
+            listed(&report.paused)
         ));
     }
     let end = match is_good {

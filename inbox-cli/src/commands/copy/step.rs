@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use anyhow::{Result, bail, ensure};
@@ -18,6 +18,16 @@ use super::Report;
 /// How long a message is held to be settled, which takes no time. A copy that is killed meanwhile leaves it
 /// for so long.
 const LEASE: Duration = Duration::from_secs(10);
+
+/// A message that is busy until the same moment for so long is not held by a copy, whose lease would have run out.
+/// Twice the length, for a target of several servers whose clocks differ.
+const WATCH: Duration = Duration::from_secs(20);
+
+/// Nor is one that is busy for so long in all, until ever later moments: others renew its lease.
+const LONGEST_WATCH: Duration = Duration::from_secs(60);
+
+/// How long to wait before the target is asked again.
+const PAUSE: Duration = Duration::from_millis(200);
 
 /// How many messages are brought into their states at a time.
 const AT_ONCE: usize = 16;
@@ -106,19 +116,23 @@ impl<'a> Step<'a> {
     async fn finish(&self, record: &Record) -> Result<Problem> {
         let terms = LeaseTerms::new(LEASE, WorkerName::new("inbox copy")?)?;
         let message = message(record);
+        let mut watch = Watch::default();
         let leased = loop {
+            let asked = Instant::now();
             match self.to.begin(&message, &terms).await? {
                 Begun::Run(leased) => break leased,
                 Begun::Processed { .. } => return Ok(is(record, State::Processed)),
                 Begun::Dead { .. } => return Ok(is(record, State::Dead)),
                 Begun::Discarded => return Ok(is(record, State::Discarded)),
                 Begun::Busy { until } => {
-                    // A copy that was killed held it, and only for so long.
-                    let wait = until.duration_since(SystemTime::now()).unwrap_or_default();
-                    if wait > LEASE * 2 {
-                        bail!("{}: others work on the target", record.key);
+                    // Perhaps by a copy that was killed.
+                    if watch.is_over(until, asked, Instant::now()) {
+                        bail!(
+                            "{}: others work on it in the target, or it waits for its time there",
+                            record.key
+                        );
                     }
-                    tokio::time::sleep(wait.max(Duration::from_millis(50))).await;
+                    tokio::time::sleep(PAUSE).await;
                 }
                 Begun::Blocked => {
                     // An earlier one of its key was replayed, and is not final. Its handler must not run again.
@@ -151,6 +165,33 @@ impl<'a> Step<'a> {
                 Ok(Some((record.key.clone(), problem)))
             }
         }
+    }
+}
+
+/// For how long a message has been busy. The target's moments are compared with one another only, as this machine's
+/// clock may be another.
+#[derive(Default)]
+struct Watch {
+    /// When the target said so for the first time.
+    first: Option<Instant>,
+    /// Until when it is, and since when the target says that.
+    known: Option<(SystemTime, Instant)>,
+}
+
+impl Watch {
+    /// Whether no copy holds it, now that the target has `answered` what it was `asked`: busy `until` then.
+    fn is_over(&mut self, until: SystemTime, asked: Instant, answered: Instant) -> bool {
+        let first = *self.first.get_or_insert(answered);
+        let since = match self.known {
+            Some((same, since)) if same == until => since,
+            _ => {
+                self.known = Some((until, answered));
+                answered
+            }
+        };
+        // What the target says may be as old as the question.
+        asked.saturating_duration_since(since) >= WATCH
+            || asked.saturating_duration_since(first) >= LONGEST_WATCH
     }
 }
 
@@ -205,4 +246,81 @@ fn other_state(record: &Record, state: State) -> Problem {
         record.state
     );
     Some((record.key.clone(), problem))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use inbox::{
+        Clock, Filter, HandlerName, Kind, MessageId, Page,
+        memory::{MemoryOptions, MemoryStore},
+    };
+
+    use super::*;
+
+    /// With its clock ahead of this machine's.
+    fn target() -> Arc<dyn Inbox> {
+        let clock = Clock::system();
+        clock.advance(Duration::from_secs(60 * 60));
+        Arc::new(MemoryStore::with(MemoryOptions::new().clock(clock)))
+    }
+
+    fn terms(length: Duration) -> LeaseTerms {
+        LeaseTerms::new(length, WorkerName::new("w").unwrap()).unwrap()
+    }
+
+    #[tokio::test]
+    async fn what_a_killed_copy_holds_is_waited_for_whatever_this_machines_clock_says() {
+        let from = inbox::connect("memory://").await.unwrap();
+        from.create().await.unwrap();
+        let message = Message::new(
+            HandlerName::new("h").unwrap(),
+            MessageId::new("1").unwrap(),
+            Kind::new("k").unwrap(),
+            "",
+        );
+        let begun = from.begin(&message, &terms(LEASE)).await.unwrap();
+        let Begun::Run(leased) = begun else {
+            panic!("it is new");
+        };
+        let processed = Outcome::Processed { result: None };
+        let settled = from.settle_one(&leased.lease, processed).await.unwrap();
+        assert_eq!(settled, Settled::Done);
+        let page = Page {
+            with_payload: true,
+            ..Page::first(1)
+        };
+        let records = from.list(&Filter::default(), &page).await.unwrap().records;
+
+        let to = target();
+        to.create().await.unwrap();
+        let short = terms(Duration::from_millis(300));
+        let held = to.begin(&message, &short).await.unwrap();
+        assert!(matches!(held, Begun::Run(_)), "{held:?}");
+        let mut report = Report::default();
+        let step = Step::new(&*to, &records);
+        step.run(&mut report).await.unwrap();
+        assert!(report.is_good(), "{report:?}");
+        let copy = to.get(message.key()).await.unwrap().unwrap();
+        assert_eq!(copy.state, State::Processed);
+    }
+
+    #[test]
+    fn what_others_hold_is_waited_for_only_so_long() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let until = |seconds| SystemTime::UNIX_EPOCH + Duration::from_secs(seconds);
+        let mut watch = Watch::default();
+        assert!(!watch.is_over(until(9), at(0), at(30)));
+        assert!(!watch.is_over(until(9), at(49), at(49)));
+        assert!(watch.is_over(until(9), at(50), at(50)));
+        // It is renewed.
+        let mut watch = Watch::default();
+        for seconds in (0..60).step_by(5) {
+            let is_over = watch.is_over(until(seconds), at(seconds), at(seconds));
+            assert!(!is_over, "{seconds}");
+        }
+        assert!(watch.is_over(until(60), at(60), at(60)));
+    }
 }

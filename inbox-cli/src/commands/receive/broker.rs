@@ -32,7 +32,7 @@ const KINDS: [Kind; 6] = [
         schemes: &["nats", "tls"],
         feature: "nats",
         is_built: cfg!(feature = "nats"),
-        url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER",
+        url: "nats://HOST:4222/?stream=STREAM&consumer=CONSUMER&dead_letters=SUBJECT",
     },
     Kind {
         name: "RabbitMQ",
@@ -80,6 +80,8 @@ pub(crate) fn help() -> String {
         "In user and password, write characters such as # ? @ as %XX. INBOX_FROM in the environment\n\
          names the broker in place of --from, and keeps a password out of the list of processes.\n\
          docs/brokers.md has more.\n\n\
+         What is no message is rejected. NATS, Redis Streams and SQS throw it away then, unless the URL has\n\
+         dead_letters; RabbitMQ ends the command. --keep-rejected keeps it here.\n\n\
          A message is acknowledged only after the store has it. While the store or the broker is away,\n\
          it waits. What comes again is a duplicate. SIGTERM ends it in order, with exit code 0.",
     );

@@ -3,11 +3,14 @@
 mod broker;
 mod rules;
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{BacklogGate, receiver::Summary};
+use inbox::{
+    BacklogGate,
+    receiver::{BatchReport, Summary},
+};
 use serde_json::json;
 
 pub(crate) use self::{
@@ -35,6 +38,9 @@ pub(crate) struct ReceiveArgs {
 
 pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
     check_is_built(&args.from)?;
+    if let Err(reason) = args.rules.check_keep_rejected() {
+        wrong_usage(format_args!("--keep-rejected: {reason}"));
+    }
     let broker = args
         .rules
         .mapping()
@@ -44,10 +50,19 @@ pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
     let token = interrupt::token()?;
     let bar = progress::counter(global, "messages received");
     let counter = bar.clone();
+    // Counted batch by batch, so that there are figures when the source or the store fails.
+    let counts = Arc::new(Mutex::new(Summary::default()));
+    let counted = Arc::clone(&counts);
     let mut receiver = args
         .rules
         .receiver(Arc::<dyn inbox::Inbox>::clone(&store))
-        .on_batch(move |batch| counter.inc(batch.deliveries as u64));
+        .on_batch(move |batch| {
+            counter.inc(batch.deliveries as u64);
+            add(
+                &mut counted.lock().unwrap_or_else(PoisonError::into_inner),
+                batch,
+            );
+        });
     if let Some(limit) = args.backlog_limit {
         receiver = receiver.backlog_gate(BacklogGate::builder(store, limit).build()?);
     }
@@ -60,14 +75,34 @@ pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
     }
     let result = broker.run(&receiver.build(), token.clone()).await;
     bar.finish_and_clear();
-    let summary = result?;
-    if global.json {
+    let so_far = || {
+        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
+        counts.clone()
+    };
+    let summary = result.as_ref().map_or_else(|_| so_far(), Summary::clone);
+    // Of one that could not begin there is nothing to tell but why.
+    let is_told = result.is_ok() || summary.received > 0;
+    if global.json && is_told {
         output::json(&figures(&summary))?;
-    } else if !global.quiet {
+    } else if !global.quiet && is_told {
         output::line(sentence(&summary))?;
     }
+    result?;
     let orderly = summary.abandoned() == 0;
     Ok(interrupt::exit_of_service(&token, orderly, Exit::Ok))
+}
+
+/// Adds what became of a batch.
+fn add(summary: &mut Summary, batch: &BatchReport) {
+    summary.received += batch.deliveries as u64;
+    summary.accepted += batch.accepted as u64;
+    summary.duplicates += batch.duplicates as u64;
+    summary.differing += batch.differing as u64;
+    summary.unfinished += batch.unfinished as u64;
+    summary.rejected += batch.rejected as u64;
+    summary.kept += batch.kept as u64;
+    summary.batches += 1;
+    summary.failed_acknowledgements += batch.failed_acknowledgements as u64;
 }
 
 /// What happened, for machines.
@@ -106,7 +141,32 @@ pub(crate) fn sentence(summary: &Summary) -> String {
 
 #[cfg(test)]
 mod tests {
+    use clap::Parser as _;
+
     use super::*;
+    use crate::args::{Cli, Command};
+
+    #[test]
+    fn what_is_kept_has_a_handler_that_gets_no_messages() {
+        let is_taken = |keep: &str| {
+            let line = [
+                "inbox",
+                "receive",
+                "--from",
+                "x://h",
+                "--handler",
+                "a",
+                "--keep-rejected",
+                keep,
+            ];
+            match Cli::try_parse_from(line).unwrap().command {
+                Command::Receive(args) => args.rules.check_keep_rejected().is_ok(),
+                other => panic!("{other:?}"),
+            }
+        };
+        assert!(is_taken("b"));
+        assert!(!is_taken("a"));
+    }
 
     #[test]
     fn what_was_not_stored_is_told() {

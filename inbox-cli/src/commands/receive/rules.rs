@@ -72,6 +72,18 @@ impl Rules {
         Ok(mapping)
     }
 
+    /// Fails when what is kept as rejected would be handed to those who handle the messages.
+    pub(crate) fn check_keep_rejected(&self) -> Result<(), String> {
+        let handler = self.keep_rejected.as_ref();
+        match handler.filter(|handler| self.handlers.contains(handler)) {
+            Some(handler) => Err(format!(
+                "messages are stored for `{handler}`, too, and a worker of theirs would run what is kept: name a \
+                 handler that nothing works on"
+            )),
+            None => Ok(()),
+        }
+    }
+
     /// What stores them.
     pub(crate) fn receiver(&self, store: Arc<dyn Store>) -> ReceiverBuilder {
         let mut receiver = Receiver::builder(store)

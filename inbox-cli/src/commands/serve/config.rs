@@ -66,6 +66,18 @@ impl Url {
         }
     }
 
+    /// Whether it stands in the configuration, with a password.
+    fn is_written_with_password(&self) -> bool {
+        let Self::Url(url) = self else {
+            return false;
+        };
+        let authority = url
+            .split_once("://")
+            .and_then(|(_, rest)| rest.split(['/', '?']).next());
+        let credentials = authority.and_then(|authority| authority.rsplit_once('@'));
+        credentials.is_some_and(|(credentials, _)| credentials.contains(':'))
+    }
+
     fn secret(&self) -> Option<&Secret> {
         match self {
             Self::Url(_) => None,
@@ -148,6 +160,52 @@ impl Config {
         all.filter_map(Secret::variable)
             .map(str::to_owned)
             .collect()
+    }
+}
+
+impl Config {
+    /// What is taken as it stands, and would be better otherwise.
+    pub(super) fn warnings(&self) -> Vec<String> {
+        let store = self.store.iter();
+        let store = store.map(|store| ("store".to_owned(), store.get_ref()));
+        let receivers = self.receivers.iter().enumerate();
+        let receivers = receivers.map(|(index, receiver)| {
+            let from = receiver.get_ref().from.get_ref();
+            (format!("receivers[{index}].from"), from)
+        });
+        let notify = self.notify.iter();
+        let notify = notify.map(|notify| ("notify.webhook".to_owned(), notify.webhook.get_ref()));
+        let urls = store.chain(receivers).chain(notify);
+        let mut warnings: Vec<_> = urls
+            .filter(|(_, url)| url.is_written_with_password())
+            .map(|(key, _)| {
+                format!(
+                    "{key}: the URL has a password; keep it elsewhere: {{ env = \"VARIABLE\" }} or \
+                     {{ file = \"PATH\" }}"
+                )
+            })
+            .collect();
+        if self.has_shared_token() {
+            warnings.push(
+                "the JSON API and the dashboard take the same token, with which each worker can replay, discard and \
+                 clear: give the dashboard one of its own"
+                    .to_owned(),
+            );
+        }
+        warnings
+    }
+
+    fn has_shared_token(&self) -> bool {
+        let read = |secrets: &[Spanned<Secret>]| -> Vec<String> {
+            let read = secrets.iter().map(|secret| secret.get_ref().read());
+            read.filter_map(Result::ok).collect()
+        };
+        let (Some(api), Some(dashboard)) = (&self.api, &self.dashboard) else {
+            return false;
+        };
+        let of_dashboard = read(&dashboard.get_ref().tokens);
+        let of_api = read(&api.get_ref().tokens);
+        of_api.iter().any(|token| of_dashboard.contains(token))
     }
 }
 
@@ -330,12 +388,54 @@ macro_rules! from_text {
 
         impl<'de> Deserialize<'de> for $name {
             fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                Self::new(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+                let written = $crate::commands::serve::config::Written::deserialize(deserializer)?;
+                let read = Self::new(&written.text).map_err(D::Error::custom)?;
+                match written.is_number {
+                    true => Err(D::Error::custom("expected a text, in quotes")),
+                    false => Ok(read),
+                }
             }
         }
     };
 }
 pub(super) use from_text;
+
+/// What stands where a text is expected. A number is one without quotes and mostly without a unit, and what reads the
+/// text says best what is missing.
+pub(super) struct Written {
+    pub(super) text: String,
+    pub(super) is_number: bool,
+}
+
+impl<'de> Deserialize<'de> for Written {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(WrittenVisitor)
+    }
+}
+
+struct WrittenVisitor;
+
+impl Visitor<'_> for WrittenVisitor {
+    type Value = Written;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Written, E> {
+        Ok(Written {
+            text: text.to_owned(),
+            is_number: false,
+        })
+    }
+
+    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Written, E> {
+        Ok(Written {
+            text: number.to_string(),
+            is_number: true,
+        })
+    }
+}
 
 from_text!(
     /// A time such as `30s` or `7d`.
@@ -573,6 +673,16 @@ mod tests {
                 "such as",
             ),
             (
+                &format!("{handler}timeout = 30"),
+                "inbox.toml:3:11: handlers[0].timeout: ",
+                "30s",
+            ),
+            (
+                &format!("{handler}post = true"),
+                "inbox.toml:3:8: handlers[0].post: ",
+                "expected a string",
+            ),
+            (
                 &format!("{handler}concurrency = 0"),
                 "inbox.toml:3:15: handlers[0].concurrency: ",
                 "1 to",
@@ -647,6 +757,27 @@ mod tests {
             assert!(said.starts_with(place), "{said}");
             assert!(said.contains(reason), "{said}");
             assert!(!said.contains('\n') && !said.contains("hunter2"), "{said}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_configuration_is_warned_of() {
+        let warnings = |text: &str| file(text).parse().unwrap().warnings();
+        let written = "store = \"postgres://app:hunter2@db/shop\"\n\
+                       [[receivers]]\nfrom = \"amqp://u:hunter2@h/?queue=q\"";
+        let said = warnings(written);
+        assert!(
+            said[0].starts_with("store: the URL has a password"),
+            "{said:?}"
+        );
+        assert!(said[1].starts_with("receivers[0].from: "), "{said:?}");
+        assert!(!said.concat().contains("hunter2"), "{said:?}");
+        for fine in [
+            "store = \"postgres://app@db:5432/shop\"",
+            "store = { env = \"X\" }",
+            "",
+        ] {
+            assert_eq!(warnings(fine), [] as [String; 0], "{fine}");
         }
     }
 

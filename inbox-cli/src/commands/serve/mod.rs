@@ -46,13 +46,14 @@ Every key of the configuration is in `inbox-cli/inbox.example.toml`, and docs/se
 JSON API, and workers in other languages. Secrets stand in environment variables or files, never in
 the configuration.
 
-GET /healthz answers 200 while the process lives and its loops turn, GET /readyz while the store can be
-reached and the process was not told to end. On SIGTERM or Ctrl-C /readyz answers 503, and claims are answered without
-messages, for as long as handlers of its own still run, within `grace`; then, or at once if there are
-none, it accepts no more connections, and requests under way have the rest of `grace`.
+GET /healthz answers 200 while the process lives and its loops turn, GET /readyz while the store can
+be reached and the process was not told to end. On SIGTERM or Ctrl-C /readyz answers 503, and claims
+are answered without messages, for as long as handlers of its own still run, within `grace`; then,
+or at once if there are none, it accepts no more connections, and requests under way have the rest
+of `grace`.
 
-Relative paths of the configuration, and of commands, count from the working directory. Commands do not
-inherit the environment variables that are named as secrets. Exit code 2 is also that of a wrong
+Relative paths of the configuration, and of commands, count from the working directory. Commands do
+not inherit the environment variables that are named as secrets. Exit code 2 is also that of a wrong
 configuration. See `inbox process --help` for what a handler is given and how it answers.";
 
 #[derive(Debug, Args)]

@@ -52,6 +52,8 @@ pub(super) struct Plan {
     pub(super) receivers: Vec<PlannedReceiver>,
     pub(super) handlers: Vec<PlannedHandler>,
     pub(super) janitor: Janitor,
+    /// What the configuration itself should say otherwise.
+    config_warnings: Vec<String>,
 }
 
 pub(super) struct PlannedApi {
@@ -93,6 +95,15 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
     if let Some(address) = args.metrics_listen {
         plan.metrics.get_or_insert_default().listen = Some(address);
     }
+    if let Some(address) = plan.metrics_listen()
+        && is_same_place(address, plan.listen)
+    {
+        return Err(anyhow!(
+            "metrics.listen: {address} is where the service itself listens, at {}: leave it out to have /metrics \
+             there, or name another port",
+            plan.listen
+        ));
+    }
     match place {
         Some(place) if global.is_default_store => {
             if let Err(reason) = store::understand(&plan.store) {
@@ -118,6 +129,14 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
         });
     }
     Ok(plan)
+}
+
+/// Whether only one can listen there. Port 0 is a free one each time.
+fn is_same_place(one: SocketAddr, other: SocketAddr) -> bool {
+    let is_same_host = one.ip() == other.ip()
+        || (one.is_ipv4() == other.is_ipv4()
+            && (one.ip().is_unspecified() || other.ip().is_unspecified()));
+    one.port() == other.port() && one.port() != 0 && is_same_host
 }
 
 fn from_flags(flags: &Flags) -> Result<Config> {
@@ -164,6 +183,7 @@ fn from_flags(flags: &Flags) -> Result<Config> {
 impl Plan {
     async fn new(source: &Source, config: Config) -> Result<Self, Wrong> {
         const GRACE: Duration = Duration::from_secs(20);
+        let config_warnings = config.warnings();
         let mut secrets = config.secret_variables();
         // Its URL may have a password.
         secrets.push("INBOX_STORE".to_owned());
@@ -237,6 +257,7 @@ impl Plan {
             receivers: receivers::plan(source, config.receivers, &worked_on)?,
             handlers: handlers(source, config.handlers, grace, &secrets)?,
             janitor: janitor(source, config.janitor)?,
+            config_warnings,
         })
     }
 
@@ -313,7 +334,7 @@ impl Plan {
 
     /// What an operator should know, and may want so.
     pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = Vec::new();
+        let mut warnings = self.config_warnings.clone();
         if self.tls.is_none() && !self.listen.ip().is_loopback() {
             warnings.push(
                 "without [tls], tokens and messages are readable on the network; have a proxy in front \
@@ -344,6 +365,21 @@ impl Plan {
             }
         }
         let own: BTreeSet<_> = self.janitor.all_kept().filter_map(|(h, _)| h).collect();
+        if self.api.is_none() {
+            for handler in own.difference(&self.known_handlers()) {
+                warnings.push(format!(
+                    "[[janitor.handlers]] has `{handler}`, and nothing here stores or handles messages of that name"
+                ));
+            }
+        }
+        for planned in &self.webhooks {
+            if let Some(pointer) = planned.webhook.meant_pointer() {
+                warnings.push(format!(
+                    "ordering of {} is the name of one member; members of members need a JSON pointer: {pointer}",
+                    planned.webhook.path.0
+                ));
+            }
+        }
         for (handler, kept) in self.janitor.all_kept() {
             let is_kept_so = |name: &HandlerName| match handler {
                 Some(handler) => name == handler,
@@ -368,6 +404,17 @@ impl Plan {
             }
         }
         warnings
+    }
+
+    /// Of which handlers something is stored or handled here.
+    fn known_handlers(&self) -> BTreeSet<&HandlerName> {
+        let worked_on = self.handlers.iter().map(|planned| &planned.args.handler);
+        let webhooks = self.webhooks.iter();
+        let of_webhooks = webhooks.flat_map(|planned| &planned.webhook.handlers);
+        let rules = self.receivers.iter().map(|planned| &planned.rules);
+        let of_brokers =
+            rules.flat_map(|rules| rules.handlers.iter().chain(rules.keep_rejected.iter()));
+        worked_on.chain(of_webhooks).chain(of_brokers).collect()
     }
 
     /// All in one line.
@@ -520,7 +567,7 @@ fn handlers(
             ),
         };
         let args = config.into_args(grace);
-        let handler = handler::from_args(&target, args.retry_policy(), secrets)
+        let handler = handler::from_args(&target, args.retry_policy(), secrets, Arc::default())
             .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
         let limit = args.time_limit(&target);
         planned.push(PlannedHandler {

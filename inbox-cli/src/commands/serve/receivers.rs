@@ -125,6 +125,9 @@ pub(super) fn plan(
         let wrong = |reason: String| source.wrong(&format!("{key}.from"), place.clone(), reason);
         let url = config.from.get_ref().read().map_err(wrong)?;
         let rules = config.rules();
+        rules
+            .check_keep_rejected()
+            .map_err(|reason| source.wrong(&format!("{key}.keep_rejected"), span, reason))?;
         check_is_built(&url).map_err(|error| wrong(error.to_string()))?;
         let broker = rules
             .mapping()

@@ -121,13 +121,25 @@ from_text!(
     /// A member of the body: a JSON pointer (RFC 6901), or a name.
     Field(String),
     |text| {
+        let mut escapes = text.split('~').skip(1);
         if text.is_empty() {
             Err("expected a JSON pointer such as /order/id, or a name".to_owned())
+        } else if text.starts_with('/') && escapes.any(|rest| !rest.starts_with(['0', '1'])) {
+            Err("in a JSON pointer, ~ is written ~0".to_owned())
         } else {
             Ok(text.to_owned())
         }
     }
 );
+
+impl Webhook {
+    /// The JSON pointer that is meant where `ordering` looks like the path to a member and is the name of one.
+    pub(super) fn meant_pointer(&self) -> Option<String> {
+        let name = self.ordering.as_ref()?.0.as_str();
+        let looks_like_a_path = !name.starts_with('/') && name.contains(['.', '/']);
+        looks_like_a_path.then(|| format!("/{}", name.replace('.', "/")))
+    }
+}
 
 pub(super) struct PlannedWebhook {
     pub(super) webhook: Webhook,

@@ -143,6 +143,14 @@ fn a_wrong_configuration_is_one_line_with_key_and_place() {
             "inbox.toml:1:1: receivers[0].keep_rejected: [[handlers]] works on `a`",
         ),
         (
+            "[[receivers]]\nfrom = \"kafka://h/\"\nkeep_rejected = \"a\"\nhandlers = [\"b\", \"a\"]",
+            "inbox.toml:1:1: receivers[0].keep_rejected: messages are stored for `a`, too",
+        ),
+        (
+            "listen = \"0.0.0.0:8099\"\n[metrics]\nlisten = \"127.0.0.1:8099\"",
+            "metrics.listen: 127.0.0.1:8099 is where the service itself listens",
+        ),
+        (
             "store = 5",
             "inbox.toml:1:9: store: expected a URL, or { env",
         ),
@@ -284,6 +292,28 @@ fn a_check_says_what_the_start_would_warn_of() {
         .exits(0)
         .complains("warning: processed messages are kept for 1s, less than a handler's retries");
     assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    let shared = format!("{api}[dashboard]\ntokens = [{{ env = \"INBOX_TEST_TOKEN\" }}]");
+    check(&place, &shared)
+        .exits(0)
+        .complains("warning: the JSON API and the dashboard take the same token");
+    let unknown = format!("{handler}\n[[janitor.handlers]]\nname = \"aa\"");
+    check(&place, &unknown)
+        .exits(0)
+        .complains("warning: [[janitor.handlers]] has `aa`, and nothing here");
+    let path = format!(
+        "{handler}\n[[webhooks]]\npath = \"/a\"\nprovider = \"github\"\nhandlers = [\"a\"]\n\
+         secrets = [{{ env = \"INBOX_TEST_SHORT\" }}]\nordering = \"order.id\""
+    );
+    check(&place, &path)
+        .exits(0)
+        .complains("warning: ordering of /a is the name of one member")
+        .complains("/order/id");
+    let written = "store = \"postgres://app:hunter2@db/shop\"\n";
+    if cfg!(feature = "postgres") {
+        let output = check(&place, &format!("{written}{handler}")).exits(0);
+        let output = output.complains("warning: store: the URL has a password");
+        assert!(!output.stderr.contains("hunter2"), "{output:?}");
+    }
     if cfg!(feature = "kafka") {
         // On purpose nothing works on them.
         let receiver = "[[receivers]]\nfrom = \"kafka://h/?topic=t&group=g&rejected=stop\"\nrecord_only = true";
