@@ -23,6 +23,7 @@ mod plans;
 mod procedures;
 mod removal;
 mod restore;
+mod runs;
 mod servers;
 mod snapshots;
 mod spoiled;
