@@ -5,8 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
     AfterDead, ClaimRequest, Due, Edit, Filter, Intervention, Lease, Message, Operate as _,
-    OrderingKey, Outcome, Page, PurgeRequest, Settlement, Slice, State, Store as _,
-    Transactional as _,
+    OrderingKey, Outcome, Page, PurgeRequest, Settled, Settlement, Slice, State, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
@@ -229,6 +229,8 @@ impl Measured {
             "rest of a run",
             self.settle_as(&run[1..], &processed()).await
         );
+        let last = self.store.settle_one(&run[9], processed()).await.unwrap();
+        measure!("set up", assert_eq!(last, Settled::Done));
         measure!("claim singly", {
             let request = ClaimRequest {
                 handlers: vec![handler("r")],
@@ -298,17 +300,18 @@ async fn fill(inbox: &TestInbox) {
              WHERE ordering_key LIKE 'many %' GROUP BY handler, ordering_key;
              INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
                  accepted_at, first_due_at, batch, fingerprint, payload_bytes, payload)
-             SELECT seq - 1000000, 'r', id, 'k', '{{}}', 'run', accepted_at, first_due_at, 0, 0, 1, 'x'
+             SELECT seq + 1100000, 'r', id, 'k', '{{}}', 'run', accepted_at, first_due_at, 0, 0, 1, 'x'
              FROM inbox_message WHERE seq < {MANY} - 1000000;
              INSERT INTO inbox_work (seq, handler, ordering_key, queue, visible_at, due_at,
                  leased_at, token, started, finished, replays, worker)
-             SELECT seq, 'r', ordering_key, IF(seq = -2000000, 0, 2), @now + seq, @now + seq, 0, 0,
+             SELECT seq, 'r', ordering_key, IF(seq = 100000, 0, 2), @now - 1000000 + seq,
+                 @now - 1000000 + seq, 0, 0,
                  0, 0, 0, REPEAT(x'00', 32)
-             FROM inbox_message WHERE handler = 'r';
+             FROM inbox_message WHERE handler = 'r' AND seq >= 100000;
              INSERT INTO inbox_open (handler, ordering_key, seq)
              SELECT handler, ordering_key, seq FROM inbox_work WHERE handler = 'r';
              INSERT INTO inbox_ordering (handler, ordering_key, head, changes)
-             VALUES ('r', 'run', -2000000, 0);
+             VALUES ('r', 'run', 100000, 0);
              INSERT INTO inbox_tally (handler, backlog, processed, dead, discarded)
              VALUES ('h', 2 * {MANY}, {MANY}, {MANY}, 0), ('r', {MANY}, 0, 0, 0)"
         ))
