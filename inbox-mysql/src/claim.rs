@@ -241,8 +241,8 @@ pub(crate) fn add_look(context: &Context, script: &mut Script, due: Statement) -
     at
 }
 
-/// When the last message of a claim became due, if it got as many as it asked for.
-fn last_due(answers: &Answers, at: usize, most: usize) -> sqlx::Result<Option<i64>> {
+/// When the last message of a claim became due, or the first one of its run, if it got as many as it asked for.
+pub(crate) fn last_due(answers: &Answers, at: usize, most: usize) -> sqlx::Result<Option<i64>> {
     let rows = answers.rows(at);
     if rows.len() < most {
         return Ok(None);

@@ -25,11 +25,6 @@ pub(crate) fn most_numbers(context: &Context) -> usize {
     (context.most_in_packet() / NUMBERS).clamp(1, MOST)
 }
 
-/// How many messages fit into one list with four numbers each.
-pub(crate) fn most_in_runs(context: &Context) -> usize {
-    (context.most_in_packet() / (2 * NUMBERS)).clamp(1, MOST)
-}
-
 /// How many ordering keys fit into one list, with numbers of their messages.
 pub(crate) fn most_heads(context: &Context) -> usize {
     (context.most_in_packet() / (NAMES + 2 * NUMBERS)).clamp(1, MOST)
