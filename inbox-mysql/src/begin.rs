@@ -1,7 +1,8 @@
 //! Beginning inline: the message is stored if it is new, and leased if its handler may run, in one packet.
 
 use inbox_api::{
-    Attempts, Begun, Due, Effect, LeaseTerms, Leased, Message, Result, duration_micros, from_micros,
+    Attempts, Begun, Due, Effect, Key, LeaseTerms, Leased, Message, Result, duration_micros,
+    from_micros,
 };
 use sqlx::Row as _;
 
@@ -33,10 +34,15 @@ pub(crate) async fn begin(
         }
     }
     let mut script = connection.script(Access::Write);
-    let places = add_begin(context, &mut script, message, terms, secrecy);
-    let answers = connection.run(Access::Write, script).await?;
+    let (stored, mut places) = add_begin(context, &mut script, message, terms, secrecy);
+    let mut answers = connection.run(Access::Write, script).await?;
+    let accepted = answers.number(stored).map_err(failed)? == 1;
+    if places.is_left_for_its_run(&answers)? {
+        let mut script = connection.script(Access::Write);
+        places = add_begin_of_run(context, &mut script, message.key(), terms);
+        answers = connection.run(Access::Write, script).await?;
+    }
     let begun = read_begin(context, &answers, &places, terms)?;
-    let accepted = answers.number(places.stored).map_err(failed)? == 1;
     if accepted && !matches!(begun, Begun::Run(_)) {
         connection.inner.signal.raise();
     }
@@ -125,14 +131,14 @@ fn read_begin_new(answers: &Answers, at: usize, message: &Message) -> sqlx::Resu
     }))))
 }
 
-/// Adds a begin to `script`.
+/// Adds a begin to `script`. Also answers where it says whether the message was new.
 fn add_begin(
     context: &Context,
     script: &mut Script,
     message: &Message,
     terms: &LeaseTerms,
     secrecy: Secrecy,
-) -> InlinePlaces {
+) -> (usize, InlinePlaces) {
     let sql = &context.sql;
     add_prepare_one(context, script, message);
     let stored = add_store_one(context, script, message, false, secrecy);
@@ -140,11 +146,38 @@ fn add_begin(
     // Whatever may be waited for is waited for here: the lease begins behind it.
     script.all(&sql.begin_lock);
     script.read_time();
+    (stored, add_take(context, script, terms, sql.no_run(false)))
+}
+
+/// Adds a begin of a stored message whose lease may have run out, with the end of the run that it was in.
+fn add_begin_of_run(
+    context: &Context,
+    script: &mut Script,
+    key: &Key,
+    terms: &LeaseTerms,
+) -> InlinePlaces {
+    let sql = &context.sql;
+    script.fill(&sql.find, &key_values(key));
+    script.all(&sql.select_keys);
+    script.all(&sql.lock_keys);
+    script.all(&sql.begin_lock);
+    script.read_time();
+    script.fill(&sql.end_runs, &[("queues", Statement::new("1"))]);
+    add_take(context, script, terms, sql.no_run(true))
+}
+
+fn add_take(
+    context: &Context,
+    script: &mut Script,
+    terms: &LeaseTerms,
+    no_run: Statement,
+) -> InlinePlaces {
+    let sql = &context.sql;
     let worker = Statement::of_bytes(terms.worker().as_str().as_bytes());
     let length = Statement::of_number(duration_micros(terms.length()));
-    script.fill(&sql.begin, &[("worker", worker), ("length", length)]);
+    let values = [("worker", worker), ("length", length), ("no_run", no_run)];
+    script.fill(&sql.begin, &values);
     InlinePlaces {
-        stored,
         taken: script.changed(),
         found: script.all(&sql.get_found_lock),
     }

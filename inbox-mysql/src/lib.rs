@@ -152,7 +152,8 @@
 //!   a line of JSON each: only such attempts write it, and no claim reads it.
 //! - `inbox_open` lists the open messages of each ordering key; `inbox_ordering` has a row for
 //!   each such key, which names its head and is its lock. Messages without an ordering key do not
-//!   touch either.
+//!   touch either. `inbox_run` lists the messages of keys of which several are leased at once, as long as they are:
+//!   of those, the earliest can be claimed when its lease runs out, and the others follow it.
 //! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
 //!   one of two hundred looks whether there are twice as many as handlers, and sums them up then. What is more than
 //!   one short transaction does that in the background.
@@ -160,6 +161,11 @@
 //!   statement that selects.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and the
 //!   oldest version whose builds work with it.
+//!
+//! A claim of [runs](inbox_api::Store::claim) waits for no ordering key that another transaction has locked: the
+//! first message comes alone then. In a cluster, what is locked on another node is not seen, and one of both is
+//! rolled back. A caller's transaction in `REPEATABLE READ` that settles a message of a run locks the gap
+//! behind it in `inbox_run`, so that such claims may wait for its end.
 //!
 //! A claim takes messages from the front of an index and so leaves removed entries there, which
 //! InnoDB clears away later: MariaDB about once a second. A claim would have to step over them, at
@@ -192,6 +198,7 @@
 mod begin;
 mod claim;
 mod claim_cursor;
+mod claim_runs;
 mod compact_counters;
 #[cfg(feature = "conformance")]
 pub mod conformance;

@@ -25,6 +25,11 @@ pub(crate) fn most_numbers(context: &Context) -> usize {
     (context.most_in_packet() / NUMBERS).clamp(1, MOST)
 }
 
+/// How many ordering keys fit into one list, with numbers of their messages.
+pub(crate) fn most_heads(context: &Context) -> usize {
+    (context.most_in_packet() / (NAMES + 2 * NUMBERS)).clamp(1, MOST)
+}
+
 /// Statements that set `variable` to pairs of a handler and one of its names, one after the other.
 pub(crate) fn set_names<'a>(
     context: &Context,

@@ -42,8 +42,6 @@ pub(crate) fn read_one(
 
 /// Where the answers of an inline use stand.
 pub(crate) struct InlinePlaces {
-    /// Whether the message was new.
-    pub(crate) stored: usize,
     /// Whether its handler may run.
     pub(crate) taken: usize,
     /// What it is now.
@@ -51,6 +49,15 @@ pub(crate) struct InlinePlaces {
 }
 
 impl InlinePlaces {
+    /// Whether it was left as it is although it may be its turn, since its lease has run out and something
+    /// has to be done about a run.
+    pub(crate) fn is_left_for_its_run(&self, answers: &Answers) -> Result<bool> {
+        let now = answers.now().map_err(failed)?;
+        let taken = answers.number(self.taken).map_err(failed)? == 1;
+        let found = answers.rows(self.found).first();
+        Ok(!taken && found.is_some_and(|row| rows::has_run_out(row, now)))
+    }
+
     /// What the message is now.
     pub(crate) fn read_found(&self, context: &Context, answers: &Answers) -> Result<Stored> {
         let found = read_one(context, answers, self.found)?;

@@ -68,7 +68,7 @@ const LOCK_WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = \
                                    @inbox_lock_wait = NULL";
 
 /// Frees what lists take in the session's memory, and what they hold.
-const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
+const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_heads = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
                             @inbox_ids = NULL, @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
                             @inbox_seen = NULL, @inbox_settled = NULL";
 

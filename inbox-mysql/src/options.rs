@@ -19,8 +19,8 @@ const KEYS: &str = "inbox, database, payload_type, payload_limit, drop_processed
                     max_connections, operation_timeout_ms, ssl-mode, ssl-ca, ssl-cert, ssl-key, socket";
 
 /// The names of the tables, without the inbox's.
-pub(crate) const TABLES: [&str; 9] = [
-    "message", "work", "dead", "done", "ordering", "open", "tally", "paused", "meta",
+pub(crate) const TABLES: [&str; 10] = [
+    "message", "work", "dead", "done", "ordering", "open", "run", "tally", "paused", "meta",
 ];
 
 /// The column type of payloads.

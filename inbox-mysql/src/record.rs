@@ -39,7 +39,14 @@ pub(crate) async fn record(
         known,
         secrecy,
     );
-    let answers = step.end(script).await?;
+    let answers = step.end_one(script).await?;
+    if places.is_left_for_its_run(&answers)? {
+        let mut script = step.script();
+        let (key, result) = (message.key(), result.as_ref());
+        let places = add_process(context, &mut script, key, result, true, secrecy);
+        let answers = step.end(script).await?;
+        return read_record(context, &answers, &places);
+    }
     read_record(context, &answers, &places)
 }
 
@@ -71,9 +78,22 @@ fn add_record(
     known: bool,
     secrecy: Secrecy,
 ) -> InlinePlaces {
+    add_store_one(context, script, message, known, secrecy);
+    add_process(context, script, message.key(), result, false, secrecy)
+}
+
+/// Adds the processing of a stored message, if it may run now; if its lease has run out, also of one that
+/// was leased `with_run`.
+fn add_process(
+    context: &Context,
+    script: &mut Script,
+    key: &Key,
+    result: Option<&Bytes>,
+    with_run: bool,
+    secrecy: Secrecy,
+) -> InlinePlaces {
     let sql = &context.sql;
-    let stored = add_store_one(context, script, message, known, secrecy);
-    script.fill(&sql.find_lock, &key_values(message.key()));
+    script.fill(&sql.find_lock, &key_values(key));
     script.all(&sql.lock_keys);
     let has_result = result.is_some();
     let result = match result {
@@ -81,16 +101,26 @@ fn add_record(
         None => Statement::new("NULL"),
     };
     let kept = !context.options.drop_processed_payloads || has_result;
-    let kept = Statement::of_number(i64::from(kept));
-    script.fill(&sql.record, &[("kept", kept), ("result", result)]);
+    let values = [
+        ("kept", Statement::of_number(i64::from(kept))),
+        ("result", result),
+        ("no_run", sql.no_run(with_run)),
+    ];
+    script.fill(&sql.record, &values);
     let taken = script.changed();
+    if with_run {
+        script.fixed("SET @inbox_seqs = CONCAT('[', @inbox_taken, ']')");
+        script.all(&sql.leave_run);
+    }
     script.all(&sql.record_delete);
     if context.options.drop_processed_payloads {
         script.all(&sql.record_drop);
     }
+    if with_run {
+        script.all(&sql.next_of_run);
+    }
     script.all(&sql.promote_key_heads);
     InlinePlaces {
-        stored,
         taken,
         found: script.all(&sql.get_found_lock),
     }

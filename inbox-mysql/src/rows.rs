@@ -130,6 +130,15 @@ pub(crate) struct Stored {
     pub(crate) token: i64,
 }
 
+/// Whether such a row is leased, and the lease has run out.
+pub(crate) fn has_run_out(row: &MySqlRow, now: i64) -> bool {
+    let state: sqlx::Result<Option<i64>> = row.try_get_unchecked(9);
+    let until: sqlx::Result<Option<i64>> = row.try_get_unchecked(10);
+    let is_leased =
+        state.is_ok_and(|state| state.and_then(State::from_code) == Some(State::Leased));
+    is_leased && until.is_ok_and(|until| until.is_some_and(|until| until <= now))
+}
+
 pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
     let seq = column(row, 0, "seq")?;
     if is_null(row, 1) {
@@ -191,21 +200,23 @@ pub(crate) fn read_stored(row: &MySqlRow, now: i64) -> Decoded<Stored> {
     })
 }
 
-/// The row and the token that a lease names, and whether the message has an ordering key: the
-/// locator is the sequence number, shifted by one bit for that.
+/// The row and the token that a lease names, whether the message has an ordering key, and whether it was
+/// leased in a run of several: the locator is the sequence number, shifted by two bits for that.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeasedRow {
     pub(crate) seq: i64,
     pub(crate) token: i64,
     pub(crate) ordered: bool,
+    pub(crate) in_run: bool,
 }
 
 impl LeasedRow {
     pub(crate) fn of(lease: &Lease) -> Self {
         Self {
-            seq: i64::try_from(lease.locator >> 1).unwrap_or(-1),
+            seq: i64::try_from(lease.locator >> 2).unwrap_or(-1),
             token: lease.token.get(),
             ordered: lease.locator & 1 == 1,
+            in_run: lease.locator & 2 == 2,
         }
     }
 
@@ -215,12 +226,21 @@ impl LeasedRow {
     }
 }
 
+/// The lease of a message by itself.
 pub(crate) fn lease(message: &Message, seq: i64, token: i64, until: i64) -> Lease {
     Lease {
         key: message.key().clone(),
         token: FencingToken::new(token),
-        locator: seq.unsigned_abs() << 1 | u64::from(message.ordering_key().is_some()),
+        locator: seq.unsigned_abs() << 2 | u64::from(message.ordering_key().is_some()),
         until: from_micros(until),
+    }
+}
+
+/// The same of one that was leased in a run of several.
+pub(crate) fn lease_in_run(lease: Lease) -> Lease {
+    Lease {
+        locator: lease.locator | 2,
+        ..lease
     }
 }
 

@@ -414,6 +414,7 @@ fn add_chunk(
     let dead = has(|outcome| matches!(outcome, Outcome::Dead { .. }));
     let back = has(|outcome| !matches!(outcome, Outcome::Processed { .. } | Outcome::Dead { .. }));
     let ordered = endings.iter().any(|ending| ending.row.ordered);
+    let in_run = endings.iter().any(|ending| ending.row.in_run);
 
     let mut set = Statement::new("SET @inbox_settled = ");
     if results {
@@ -449,6 +450,9 @@ fn add_chunk(
     if dead {
         script.all(&sql.settle_dead);
     }
+    if in_run {
+        script.all(&sql.settle_leave_run);
+    }
     if processed || dead {
         if ordered {
             script.all(&sql.settle_close);
@@ -457,6 +461,9 @@ fn add_chunk(
     }
     if back {
         script.all(&sql.settle_back);
+    }
+    if in_run {
+        script.all(&sql.next_of_run);
     }
     if ordered {
         script.all(&sql.promote_key_heads);
@@ -504,7 +511,7 @@ pub(crate) fn read_applied(
         }
         for row in answers.rows(place.at) {
             let queue: i64 = row.try_get_unchecked(2)?;
-            if queue == 1 {
+            if is_leased(queue) {
                 standing.insert(pair(row)?);
             }
         }
@@ -521,6 +528,11 @@ pub(crate) fn read_applied(
         }
     }
     Ok(applied)
+}
+
+/// Whether a row in this queue of the work is leased.
+fn is_leased(queue: i64) -> bool {
+    matches!(queue, 1 | 3)
 }
 
 /// The handler of endings that are all processed without results and ordering keys.
@@ -606,6 +618,7 @@ mod tests {
             seq: 7,
             token: 9,
             ordered: false,
+            in_run: false,
         };
         for (outcome, expected) in [
             (Outcome::Processed { result: None }, "[7,9,2]"),

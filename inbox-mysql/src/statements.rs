@@ -11,7 +11,7 @@ use crate::{
 };
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
-const LISTS: [(&str, &str); 8] = [
+const LISTS: [(&str, &str); 9] = [
     (
         "seqs",
         "JSON_TABLE(@inbox_seqs, '$[*]' COLUMNS (seq BIGINT PATH '$'))",
@@ -19,7 +19,13 @@ const LISTS: [(&str, &str); 8] = [
     (
         "claimed",
         "JSON_TABLE(@inbox_claimed, '$[*]' COLUMNS (due BIGINT PATH '$[0]', \
-         seq BIGINT PATH '$[1]'))",
+         seq BIGINT PATH '$[1]', first BIGINT PATH '$[2]', in_run INT PATH '$[3]'))",
+    ),
+    (
+        "heads",
+        "JSON_TABLE(JSON_EXTRACT(@inbox_heads, CONCAT('$[', i.n + 1, ']')), '$' COLUMNS (\
+         due BIGINT PATH '$[0]', seq BIGINT PATH '$[1]', lapsed INT PATH '$[2]', \
+         vanished INT PATH '$[3]', h VARCHAR(256) PATH '$[4]', k VARCHAR(510) PATH '$[5]'))",
     ),
     (
         "rows",
@@ -60,6 +66,15 @@ const LISTS: [(&str, &str); 8] = [
 /// MariaDB cuts aggregated JSON at `group_concat_max_len`, which some servers set low. MySQL has
 /// no such limit, and takes this for a comment.
 const AGGREGATE: &str = "/*M! SET STATEMENT group_concat_max_len=33554432 FOR */";
+
+/// The same, and lets a query go as deep as the longest run, whatever the server's limit.
+const AGGREGATE_DEEP: &str = "/*M! SET STATEMENT group_concat_max_len=33554432, \
+                              max_recursive_iterations=100000 FOR */";
+/// What MySQL takes for the latter, behind the first word of a query.
+const DEEP: &str = "/*+ SET_VAR(cte_max_recursion_depth = 100000) */";
+
+/// The attempts of a lease that have started, the present one included, be it counted yet or not.
+const COUNTED: &str = "(w.started + (w.started <= w.finished))";
 
 /// Microseconds since 1970, whatever the session's time zone.
 const NOW: &str = "TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
@@ -130,10 +145,11 @@ macro_rules! statements {
 
 statements! {
     receive_one receive_count receive_list receive_known receive_fingerprints
-    claim claim_queue claim_queue_from claim_lease claim_rows claim_rows_again claim_missed claim_due
+    claim claim_runs claim_queue claim_queue_from claim_lease claim_members claim_rows claim_rows_again claim_missed claim_due
+    end_runs leave_run next_of_run no_run
     extend extend_ends
     rest_on_others
-    settle_keys settle_keys_now settle_lock settle_count settle_processed settle_one settle_simple settle_simple_count settle_simple_delete settle_result settle_drop settle_dead settle_close settle_delete settle_back settle_free settle_newest
+    settle_keys settle_keys_now settle_lock settle_count settle_processed settle_one settle_simple settle_simple_count settle_simple_delete settle_result settle_drop settle_dead settle_leave_run settle_close settle_delete settle_back settle_free settle_newest
     begin begin_lock begin_one
     record record_find record_delete record_drop
     keep_result keep_result_find
@@ -143,7 +159,7 @@ statements! {
     count count_selected
     select_keys select_slice
     replay_lock replay replay_edit
-    reschedule
+    reschedule_lock reschedule
     clear_lock clear
     pause resume paused_list
     discard_lock discard
@@ -214,7 +230,9 @@ impl Names {
         let columns = include_str!("sql/columns.sql").trim_end();
         let past_attempt = include_str!("sql/past_attempt.sql").trim_end();
         let kept = History::KEPT.to_string();
-        let past_attempt = past_attempt.replace("{kept_entries}", &kept);
+        let past_attempt = past_attempt
+            .replace("{kept_entries}", &kept)
+            .replace("{counted}", COUNTED);
         let mut meanings = vec![
             ("columns", columns.replace("{payload_bytes}", payload_bytes)),
             ("payload_type", payload_type.to_owned()),
@@ -223,6 +241,9 @@ impl Names {
                 u8::from(!options.drop_processed_payloads).to_string(),
             ),
             ("agg", AGGREGATE.to_owned()),
+            ("agg_deep", AGGREGATE_DEEP.to_owned()),
+            ("deep", DEEP.to_owned()),
+            ("counted", COUNTED.to_owned()),
             ("now", NOW.to_owned()),
             ("all_rows", ALL_ROWS.to_owned()),
             ("or_seen_early", seen_early!("OR").to_owned()),
@@ -277,6 +298,12 @@ impl Statements {
         Statement::new(self.names.meaning(table).unwrap_or_default())
     }
 
+    /// Whether a message `w` can be taken without a look at its run; or, `with_run`, in any case.
+    pub(crate) fn no_run(&self, with_run: bool) -> Statement {
+        let condition = self.no_run.first().filter(|_| !with_run);
+        condition.map_or_else(|| Statement::new("TRUE"), |condition| condition.fill(&[]))
+    }
+
     /// A text that is put together elsewhere, with this inbox's names.
     pub(crate) fn expand(&self, template: &str) -> String {
         self.names.expand(template)
@@ -326,7 +353,12 @@ mod tests {
             &sql.discard,
             &sql.purge_done,
             &sql.purge_dead,
+            &sql.reschedule_lock,
             &sql.reschedule,
+            &sql.end_runs,
+            &sql.leave_run,
+            &sql.settle_leave_run,
+            &sql.claim_members,
             &sql.clear_lock,
             &sql.clear,
             &sql.drop_content,

@@ -125,6 +125,7 @@ impl Store for MySqlStore {
         capabilities.multi_process = true;
         capabilities.transactions = true;
         capabilities.ordering = true;
+        capabilities.runs = true;
         capabilities.wakeups = Wakeups::SameProcess;
         capabilities.receive_atomicity = ReceiveAtomicity::Batch;
         capabilities

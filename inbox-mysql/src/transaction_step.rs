@@ -134,7 +134,12 @@ impl<'a> Step<'a> {
     }
 
     /// Runs the last script.
-    pub(crate) async fn end(mut self, mut script: Script) -> Result<Answers> {
+    pub(crate) async fn end(mut self, script: Script) -> Result<Answers> {
+        self.end_one(script).await
+    }
+
+    /// Runs the last script of a step. What follows is another step.
+    pub(crate) async fn end_one(&mut self, mut script: Script) -> Result<Answers> {
         // For the case that the transaction is gone when it is to be committed.
         script.fixed("SET @inbox_tallied = LAST_INSERT_ID()");
         if self.begun {
@@ -144,6 +149,7 @@ impl<'a> Step<'a> {
             script.fixed(statement);
         }
         let answers = self.go_on(script).await?;
+        self.begun = false;
         compact_in_background(self.connection.inner);
         Ok(answers)
     }

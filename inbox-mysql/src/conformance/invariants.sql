@@ -15,7 +15,8 @@ opened AS (
 ),
 ordering_keys AS (
     SELECT handler, ordering_key, MIN(seq) AS earliest, SUM(COALESCE(queue = 1, 0)) AS leased,
-        MAX(CASE WHEN queue = 1 THEN seq END) AS leased_seq
+        MAX(CASE WHEN queue = 1 THEN seq END) AS leased_seq,
+        MIN(CASE WHEN queue = 3 THEN seq END) AS first_behind
     FROM opened
     GROUP BY handler, ordering_key
 ),
@@ -69,7 +70,29 @@ SELECT CONCAT(rule_text, ': ', n) FROM (
     WHERE f.kept = 1 AND m.payload_bytes IS NULL AND f.result IS NULL
     UNION ALL
     SELECT 'a queue that is none', COUNT(*) FROM {work}
-    WHERE queue NOT IN (0, 1, 2) OR (queue = 2 AND ordering_key IS NULL)
+    WHERE queue NOT IN (0, 1, 2, 3) OR (queue > 1 AND ordering_key IS NULL)
+    UNION ALL
+    SELECT 'a lease without a worker', COUNT(*) FROM {work}
+    WHERE queue IN (1, 3) AND worker IS NULL
+    UNION ALL
+    SELECT 'an attempt of a run that counts before its turn', COUNT(*) FROM {work}
+    WHERE queue = 3 AND started > finished
+    UNION ALL
+    SELECT 'a message leased in a run that is not listed', COUNT(*)
+    FROM opened AS x
+    LEFT JOIN {run} AS r
+        ON r.handler = x.handler AND r.ordering_key = x.ordering_key AND r.seq = x.seq
+    WHERE x.queue = 3 AND r.seq IS NULL
+    UNION ALL
+    SELECT 'a message that is listed in a run and is not leased', COUNT(*)
+    FROM {run} AS r
+    LEFT JOIN opened AS x
+        ON x.handler = r.handler AND x.ordering_key = r.ordering_key AND x.seq = r.seq
+            AND x.queue IN (1, 3)
+    WHERE x.seq IS NULL
+    UNION ALL
+    SELECT 'a run without a first message', COUNT(*) FROM ordering_keys
+    WHERE first_behind IS NOT NULL AND (leased_seq IS NULL OR leased_seq > first_behind)
     UNION ALL
     SELECT 'an open message that is not listed', COUNT(*)
     FROM opened AS x
@@ -97,7 +120,7 @@ SELECT CONCAT(rule_text, ': ', n) FROM (
     SELECT 'a head that cannot be claimed, or another that can', COUNT(*)
     FROM opened AS x JOIN headed AS k
         ON k.handler = x.handler AND k.ordering_key = x.ordering_key
-    WHERE (x.seq = k.head AND x.queue = 2) OR (x.seq <> k.head AND x.queue <> 2)
+    WHERE (x.seq = k.head AND x.queue > 1) OR (x.seq <> k.head AND x.queue < 2)
     UNION ALL
     SELECT 'more attempts finished than started', COUNT(*) FROM standing
     WHERE finished > started

@@ -72,6 +72,7 @@ fn add_change(
     script.all(&context.sql.select_keys);
     script.all(&context.sql.lock_keys);
     let changed = change.add(context, script, states, connection.secrecy());
+    script.all(&context.sql.next_of_run);
     script.all(&context.sql.promote_key_heads);
     changed
 }

@@ -37,6 +37,7 @@ impl Change for Clear {
         let states = Statement::new(in_states(states));
         script.fill(&sql.clear_lock, &[("states", states)]);
         let changed = script.all(&sql.count_selected);
+        script.all(&sql.leave_run);
         script.all(&sql.clear);
         changed
     }

@@ -36,6 +36,7 @@ impl Change for Discard<'_> {
         let states = Statement::new(in_states(states));
         script.fill(&sql.discard_lock, &[("states", states)]);
         let changed = script.all(&sql.count_selected);
+        script.all(&sql.leave_run);
         script.all(&sql.discard);
         sign(
             context,

@@ -43,6 +43,8 @@ impl Change for Reschedule<'_> {
             }
         }
         let sql = &context.sql;
+        script.all(&sql.reschedule_lock);
+        script.fill(&sql.end_runs, &[("queues", Statement::new("1, 3"))]);
         script.fill(&sql.reschedule, &[("due", due)]);
         sign(
             context,

@@ -80,9 +80,9 @@ pub(super) fn in_states(states: &[State]) -> String {
         .iter()
         .map(|state| match state {
             State::Pending => {
-                "(w.seq IS NOT NULL AND (w.queue <> 1 OR w.visible_at <= @inbox_now))"
+                "(w.seq IS NOT NULL AND (w.queue NOT IN (1, 3) OR w.visible_at <= @inbox_now))"
             }
-            State::Leased => "(w.queue = 1 AND w.visible_at > @inbox_now)",
+            State::Leased => "(w.queue IN (1, 3) AND w.visible_at > @inbox_now)",
             State::Processed => "f.state = 2",
             State::Dead => "d.seq IS NOT NULL",
             State::Discarded => "f.state = 4",

@@ -1,4 +1,5 @@
-UPDATE {work}
-SET queue = 1, token = GREATEST(token + 1, @inbox_now), started = started + 1, worker = {worker},
-    leased_at = @inbox_now, visible_at = @inbox_now + {length}
-WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now;
+UPDATE {work} AS w
+SET w.queue = 1, w.token = GREATEST(w.token + 1, @inbox_now), w.started = w.started + 1,
+    w.worker = {worker}, w.leased_at = @inbox_now, w.visible_at = @inbox_now + {length}
+WHERE w.seq = @inbox_seq AND w.queue < 2 AND w.visible_at <= @inbox_now
+    AND {no_run};

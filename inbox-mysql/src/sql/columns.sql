@@ -1,6 +1,6 @@
 COALESCE(m.seq, d.seq, f.seq), m.handler, m.id, m.kind, m.content_type, m.headers, m.ordering_key, m.accepted_at,
     {payload_bytes},
-    CASE WHEN w.seq IS NOT NULL THEN w.queue = 1 WHEN d.seq IS NOT NULL THEN 3 ELSE f.state END,
+    CASE WHEN w.seq IS NOT NULL THEN w.queue IN (1, 3) WHEN d.seq IS NOT NULL THEN 3 ELSE f.state END,
     w.visible_at, COALESCE(w.due_at, d.due_at, f.due_at), COALESCE(w.token, d.token, f.token),
     COALESCE(w.started, d.started, f.started), COALESCE(w.finished, d.finished, f.finished),
     COALESCE(w.replays, d.replays, f.replays), COALESCE(w.worker, d.worker, f.worker),

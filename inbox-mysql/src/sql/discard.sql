@@ -16,7 +16,7 @@ INSERT INTO {done} (
     finished_at, kept, history
 )
 SELECT w.seq, w.handler, 4, w.due_at, w.leased_at,
-    IF(w.queue = 1, GREATEST(w.token + 1, @inbox_now), w.token),
+    IF(w.queue IN (1, 3), GREATEST(w.token + 1, @inbox_now), w.token),
     w.started, w.finished, w.replays, w.worker, w.last_error, @inbox_now, 1,
     w.history
 FROM {seqs} AS j STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq

@@ -3,5 +3,5 @@
 SELECT w.seq, w.token, w.visible_at
 FROM {held} AS j
 STRAIGHT_JOIN {work} AS w FORCE INDEX (PRIMARY) ON w.seq = j.seq AND w.token = j.token
-WHERE w.queue = 1 AND w.visible_at > @inbox_now
+WHERE w.queue IN (1, 3) AND w.visible_at > @inbox_now
 {all_rows};

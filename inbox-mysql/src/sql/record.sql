@@ -1,8 +1,8 @@
 -- Processes the message that find_lock.sql has found, if it may run now: @inbox_taken is its number then. It
 -- gets a new token, so that a worker whose lease ran out is told so when it settles.
 SET @inbox_taken = NULL;
-SELECT seq INTO @inbox_taken FROM {work}
-WHERE seq = @inbox_seq AND queue < 2 AND visible_at <= @inbox_now FOR UPDATE;
+SELECT w.seq INTO @inbox_taken FROM {work} AS w
+WHERE w.seq = @inbox_seq AND w.queue < 2 AND w.visible_at <= @inbox_now AND {no_run} FOR UPDATE;
 INSERT INTO {tally} (handler, backlog, processed, dead, discarded)
 SELECT handler, -1, 1, 0, 0 FROM {work} WHERE seq = @inbox_taken FOR UPDATE;
 INSERT INTO {done} (

@@ -21,7 +21,7 @@ INSERT INTO {work} (
     replays, worker, history
 )
 SELECT d.seq, d.handler, m.ordering_key, IF(m.ordering_key IS NULL, 0, 2), @inbox_now, @inbox_now,
-    d.leased_at, d.token, 0, 0, d.replays + 1, d.worker, d.history
+    d.leased_at, d.token, 0, 0, d.replays + 1, COALESCE(d.worker, REPEAT(x'00', 32)), d.history
 FROM {seqs} AS j
 STRAIGHT_JOIN {dead} AS d FORCE INDEX (PRIMARY) ON d.seq = j.seq
 STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq
@@ -31,7 +31,7 @@ INSERT INTO {work} (
     replays, worker, history
 )
 SELECT f.seq, f.handler, m.ordering_key, IF(m.ordering_key IS NULL, 0, 2), @inbox_now, @inbox_now,
-    f.leased_at, f.token, 0, 0, f.replays + 1, f.worker, f.history
+    f.leased_at, f.token, 0, 0, f.replays + 1, COALESCE(f.worker, REPEAT(x'00', 32)), f.history
 FROM {seqs} AS j
 STRAIGHT_JOIN {done} AS f FORCE INDEX (PRIMARY) ON f.seq = j.seq
 STRAIGHT_JOIN {message} AS m FORCE INDEX (PRIMARY) ON m.seq = j.seq

@@ -23,10 +23,13 @@ CREATE TABLE IF NOT EXISTS {message} (
 ) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
 
 -- The messages that are pending or leased. Queue: 0 pending and first of its ordering key, or
--- without one; 1 leased; 2 behind an earlier message of its ordering key. A claim reads queues 0
--- and 1 from the front of the index; what waits in queue 2 costs it nothing. Worker: zero bytes until
--- there is one. Leased at: when its last attempt was leased, 0 before the first. History: what became of
--- earlier attempts, a line of JSON each.
+-- without one; 1 leased; 2 behind an earlier message of its ordering key; 3 leased behind others of its
+-- run. A claim reads queues 0 and 1 from the front of the index; what waits in queues 2 and 3 costs it
+-- nothing. Started: as long as a leased message has no more attempts started than finished, the present one
+-- is not counted: others of its run come first, or did when its lease ran out. Worker: zero bytes until
+-- there is one; NULL if the lease was lost with a run, behind one that another worker took. Leased at: when
+-- its last attempt was leased, 0 before the first. History: what became of earlier attempts, a line of JSON
+-- each.
 CREATE TABLE IF NOT EXISTS {work} (
     seq BIGINT NOT NULL,
     handler VARBINARY(128) NOT NULL,
@@ -103,6 +106,15 @@ CREATE TABLE IF NOT EXISTS {ordering} (
 
 -- The open messages of each ordering key: pending, leased, or dead and blocking.
 CREATE TABLE IF NOT EXISTS {open} (
+    handler VARBINARY(128) NOT NULL,
+    ordering_key VARBINARY(255) NOT NULL,
+    seq BIGINT NOT NULL,
+    PRIMARY KEY (handler, ordering_key, seq)
+) ENGINE=InnoDB ROW_FORMAT=DYNAMIC;
+
+-- The messages that were leased in a run of several of one ordering key, as long as they are. The earliest
+-- of a key is in queue 1 of the work, the others in queue 3.
+CREATE TABLE IF NOT EXISTS {run} (
     handler VARBINARY(128) NOT NULL,
     ordering_key VARBINARY(255) NOT NULL,
     seq BIGINT NOT NULL,

@@ -20,6 +20,15 @@ WITH tallied AS (
         SELECT handler, ordering_key, seq FROM {open}
         ORDER BY handler DESC, ordering_key DESC, seq DESC LIMIT 100
     )
+), some_run AS (
+    (
+        SELECT handler, ordering_key, seq FROM {run}
+        ORDER BY handler, ordering_key, seq LIMIT 100
+    )
+    UNION (
+        SELECT handler, ordering_key, seq FROM {run}
+        ORDER BY handler DESC, ordering_key DESC, seq DESC LIMIT 100
+    )
 ), newest AS (
     (SELECT seq FROM {work} ORDER BY seq DESC LIMIT 100)
     UNION (SELECT seq FROM {dead} ORDER BY seq DESC LIMIT 100)
@@ -63,6 +72,13 @@ WHERE EXISTS (
     LEFT JOIN {work} AS w ON w.seq = e.seq
     LEFT JOIN {dead} AS d ON d.seq = e.seq AND d.blocks = 1
     WHERE w.seq IS NULL AND d.seq IS NULL
+)
+UNION ALL
+SELECT 'run has messages that are not leased in work' FROM DUAL
+WHERE EXISTS (
+    SELECT 1 FROM some_run AS r
+    LEFT JOIN {work} AS w ON w.seq = r.seq AND w.queue IN (1, 3)
+    WHERE w.seq IS NULL
 )
 UNION ALL
 SELECT 'ordering lacks keys of open' FROM DUAL

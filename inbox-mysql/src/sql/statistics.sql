@@ -5,6 +5,9 @@ SELECT c.handler, c.backlog, c.processed, c.dead, c.discarded,
     (
         SELECT COUNT(*) FROM {work} AS l FORCE INDEX (claim)
         WHERE l.handler = c.handler AND l.queue = 1 AND l.visible_at > @inbox_now
+    ) + (
+        SELECT COUNT(*) FROM {work} AS l FORCE INDEX (claim)
+        WHERE l.handler = c.handler AND l.queue = 3 AND l.visible_at > @inbox_now
     ),
     p.visible_at, p.seq, pm.accepted_at, l.visible_at, l.seq, lm.accepted_at,
     (

@@ -31,6 +31,7 @@ const PARTS: &[&str] = &[
     "holding",
     "ordering",
     "races",
+    "runs",
     "skew",
     "transactions",
 ];
@@ -258,4 +259,96 @@ async fn persist<T, F: Future<Output = inbox_api::Result<T>>>(operation: impl Fn
         }
     }
     panic!("the cluster did not recover")
+}
+
+/// One intervention after the other.
+async fn intervene(
+    store: &MySqlStore,
+    key: &inbox_api::Key,
+    round: usize,
+) -> inbox_api::Result<inbox_api::Intervention> {
+    match round % 3 {
+        0 => store.discard(key).await,
+        1 => store.replay(key, &inbox_api::Edit::default()).await,
+        _ => store.reschedule(key, inbox_api::Due::Now).await,
+    }
+}
+
+/// Claims of runs, settlements and operators on two nodes: what they decide about one ordering key at the same
+/// moment, they decide by changing the same rows.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn runs_and_what_changes_them_conflict() {
+    const ROUNDS: usize = 60;
+    let started = tokio::task::spawn_blocking(|| require_or_skip(Kind::Galera));
+    let Some(cluster) = started.await.unwrap().unwrap() else {
+        return;
+    };
+    let urls = cluster.urls();
+    let inbox = TestInbox::at(urls[0].clone()).await.unwrap();
+    let here = inbox.store().await;
+    let there = inbox
+        .options
+        .clone()
+        .connect_with(connect_options(&urls[1], Some(&inbox.database)));
+    let there = MySqlStore::connect(there).await.unwrap();
+    let names: Vec<_> = (0..5).map(|n| format!("{n}")).collect();
+    let batch: Vec<_> = names.iter().map(|id| common::ordered(id, "k")).collect();
+    common::accept(&here, &batch).await;
+    let request = |run_limit| inbox_api::ClaimRequest {
+        handlers: vec![handler("h")],
+        limit: 10,
+        terms: common::terms(),
+        run_limit,
+    };
+    for round in 0..ROUNDS {
+        let key = common::key(&names[round % names.len()]);
+        let (runs, one) = (request(10), request(1));
+        let (first, second, changed) = tokio::join!(
+            persist(|| here.claim(&runs)),
+            persist(|| there.claim(if round % 2 == 0 { &runs } else { &one })),
+            persist(|| intervene(&there, &key, round)),
+        );
+        let _ = changed;
+        let contradictions = inbox_mysql::conformance::contradictions(&inbox.options).await;
+        assert_eq!(contradictions.unwrap(), [""; 0], "round {round}");
+        let (some, others) = (first.leased, second.leased);
+        assert!(some.is_empty() || others.is_empty(), "round {round}");
+        let leased: Vec<_> = some.into_iter().chain(others).collect();
+        if round % 4 == 0 {
+            // Taken by the other node when its leases have run out, while the first worker settles.
+            inbox.clock.advance(common::LEASE);
+        }
+        let settlements: Vec<_> = leased
+            .iter()
+            .map(|leased| Settlement {
+                lease: leased.lease.clone(),
+                outcome: match round % 3 {
+                    0 => inbox_api::Outcome::Release,
+                    _ => processed(),
+                },
+            })
+            .collect();
+        let (settled, taken) = tokio::join!(
+            persist(|| here.settle(&settlements)),
+            persist(|| there.claim(&one)),
+        );
+        let contradictions = inbox_mysql::conformance::contradictions(&inbox.options).await;
+        assert_eq!(contradictions.unwrap(), [""; 0], "round {round}");
+        for (place, settled) in settled.iter().enumerate() {
+            let key = &leased[place].lease.key;
+            let lost = taken.leased.iter().any(|taken| taken.lease.key == *key);
+            assert!(round % 4 == 0 || *settled == Settled::Done, "round {round}");
+            assert!(
+                !lost || round % 3 == 0 || *settled == Settled::LeaseLost,
+                "round {round}: {key:?}"
+            );
+        }
+        for leased in taken.leased {
+            let _ = persist(|| there.settle_one(&leased.lease, processed())).await;
+        }
+        for id in &names {
+            let (key, edit) = (common::key(id), inbox_api::Edit::default());
+            let _ = persist(|| here.replay(&key, &edit)).await;
+        }
+    }
 }

@@ -130,6 +130,31 @@ fn each_contradiction_is_found() {
                 "a head that cannot be claimed, or another that can",
             ),
             (
+                "UPDATE inbox_work SET worker = NULL WHERE queue = 1",
+                "UPDATE inbox_work SET worker = 'w' WHERE queue = 1",
+                "a lease without a worker",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 3 WHERE seq = 5",
+                "UPDATE inbox_work SET queue = 2 WHERE seq = 5",
+                "a message leased in a run that is not listed",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 3 WHERE seq = 5",
+                "UPDATE inbox_work SET queue = 2 WHERE seq = 5",
+                "a run without a first message",
+            ),
+            (
+                "UPDATE inbox_work SET queue = 3, started = 1 WHERE seq = 5",
+                "UPDATE inbox_work SET queue = 2, started = 0 WHERE seq = 5",
+                "an attempt of a run that counts before its turn",
+            ),
+            (
+                "INSERT INTO inbox_run VALUES ('h', 'a', 5)",
+                "DELETE FROM inbox_run",
+                "a message that is listed in a run and is not leased",
+            ),
+            (
                 "UPDATE inbox_done SET finished = finished + 1",
                 "UPDATE inbox_done SET finished = finished - 1",
                 "more attempts finished than started",

@@ -25,6 +25,7 @@ mod procedures;
 mod removal;
 mod restore;
 mod retention;
+mod runs;
 mod servers;
 mod snapshots;
 mod spoiled;

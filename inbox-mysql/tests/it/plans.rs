@@ -5,7 +5,8 @@ use std::{collections::BTreeMap, time::Duration};
 
 use inbox_api::{
     AfterDead, ClaimRequest, Due, Edit, Filter, Intervention, Lease, Message, Operate as _,
-    Outcome, Page, PurgeRequest, Settlement, Slice, State, Store as _, Transactional as _,
+    OrderingKey, Outcome, Page, PurgeRequest, Settled, Settlement, Slice, State, Store as _,
+    StoreExt as _, Transactional as _,
 };
 use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
@@ -58,6 +59,19 @@ impl Measured {
             })
             .collect();
         let _ = self.store.settle(&settlements).await.unwrap();
+    }
+
+    /// A run of ten of one ordering key, whatever waits behind it.
+    async fn claimed_run(&self) -> Vec<Lease> {
+        let request = ClaimRequest {
+            handlers: vec![handler("r")],
+            limit: 10,
+            terms: terms(),
+            run_limit: 10,
+        };
+        let leased = self.store.claim(&request).await.unwrap().leased;
+        assert_eq!(leased.len(), 10);
+        leased.into_iter().map(|leased| leased.lease).collect()
     }
 
     /// Four processed messages of another handler.
@@ -205,6 +219,38 @@ impl Measured {
         measure!("purge the rest", assert_eq!(purged, 1));
         let dropped = self.store.drop_payloads(&expired).await.unwrap();
         measure!("drop some of all", assert_eq!(dropped, 10));
+        let run: Vec<_> = self.fresh(10);
+        let key = OrderingKey::new("run").unwrap();
+        let run = run.iter().map(|m| m.for_handler(handler("r")));
+        let run: Vec<_> = run.map(|m| m.with_ordering_key(key.clone())).collect();
+        let _ = self.store.receive(&run).await.unwrap();
+        measure!("set up", ());
+        let run = measure!("claim of a run", self.claimed_run().await);
+        let _ = measure!(
+            "extend a run",
+            self.store.extend(&run, length).await.unwrap()
+        );
+        measure!(
+            "next of a run",
+            self.settle_as(&run[..1], &processed()).await
+        );
+        measure!(
+            "rest of a run",
+            self.settle_as(&run[1..], &processed()).await
+        );
+        let last = self.store.settle_one(&run[9], processed()).await.unwrap();
+        measure!("set up", assert_eq!(last, Settled::Done));
+        measure!("claim singly", {
+            let request = ClaimRequest {
+                handlers: vec![handler("r")],
+                limit: 10,
+                terms: terms(),
+                run_limit: 1,
+            };
+            let leased = self.store.claim(&request).await.unwrap().leased;
+            let leases: Vec<Lease> = leased.into_iter().map(|l| l.lease).collect();
+            self.settle_as(&leases, &Outcome::Release).await;
+        });
         self.store.pause(&handler("h")).await.unwrap();
         measure!("pause", ());
         let nothing = measure!("claim of a paused handler", self.claimed(100).await);
@@ -261,8 +307,22 @@ async fn fill(inbox: &TestInbox) {
              INSERT INTO inbox_ordering (handler, ordering_key, head, changes)
              SELECT handler, ordering_key, MIN(seq), 0 FROM inbox_open
              WHERE ordering_key LIKE 'many %' GROUP BY handler, ordering_key;
+             INSERT INTO inbox_message (seq, handler, id, kind, headers, ordering_key,
+                 accepted_at, first_due_at, batch, fingerprint, payload_bytes, payload)
+             SELECT seq + 1100000, 'r', id, 'k', '{{}}', 'run', accepted_at, first_due_at, 0, 0, 1, 'x'
+             FROM inbox_message WHERE seq < {MANY} - 1000000;
+             INSERT INTO inbox_work (seq, handler, ordering_key, queue, visible_at, due_at,
+                 leased_at, token, started, finished, replays, worker)
+             SELECT seq, 'r', ordering_key, IF(seq = 100000, 0, 2), @now - 1000000 + seq,
+                 @now - 1000000 + seq, 0, 0,
+                 0, 0, 0, REPEAT(x'00', 32)
+             FROM inbox_message WHERE handler = 'r' AND seq >= 100000;
+             INSERT INTO inbox_open (handler, ordering_key, seq)
+             SELECT handler, ordering_key, seq FROM inbox_work WHERE handler = 'r';
+             INSERT INTO inbox_ordering (handler, ordering_key, head, changes)
+             VALUES ('r', 'run', 100000, 0);
              INSERT INTO inbox_tally (handler, backlog, processed, dead, discarded)
-             VALUES ('h', 2 * {MANY}, {MANY}, {MANY}, 0)"
+             VALUES ('h', 2 * {MANY}, {MANY}, {MANY}, 0), ('r', {MANY}, 0, 0, 0)"
         ))
         .await
         .unwrap();
@@ -290,7 +350,7 @@ fn no_operation_reads_more_with_a_backlog_and_a_history() {
         for analyzed in [false, true] {
             if analyzed {
                 let tables = [
-                    "message", "work", "dead", "done", "ordering", "open", "tally",
+                    "message", "work", "dead", "done", "ordering", "open", "run", "tally",
                 ];
                 let tables = tables.map(|table| format!("inbox_{table}")).join(", ");
                 inbox.run(format!("ANALYZE TABLE {tables}")).await.unwrap();
