@@ -26,7 +26,7 @@ const WARM_UP: Duration = Duration::from_secs(1);
 
 enum Caller {
     Bare(Bare),
-    Consumer(InlineConsumer),
+    Consumer(Box<InlineConsumer>),
 }
 
 impl Caller {
@@ -75,7 +75,7 @@ async fn one_store(bench: &mut Bench<'_>, callers: u32, runs: &mut Runs) -> Resu
     let inbox = bench.fresh(Slot::First).await?.inbox();
     let terms = LeaseTerms::new(Duration::from_secs(30), WorkerName::new("worker-1")?)?;
     let consumer = InlineConsumer::new(inbox.clone(), terms).on_busy(OnBusy::Error);
-    let callers = (0..callers).map(|_| Caller::Consumer(consumer.clone()));
+    let callers = (0..callers).map(|_| Caller::Consumer(Box::new(consumer.clone())));
     stretch(bench, callers.collect(), runs).await?;
     inbox.close().await;
     Ok(())

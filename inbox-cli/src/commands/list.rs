@@ -84,12 +84,11 @@ pub(crate) async fn list(
     let is_first = page.after.is_none();
     let url = &global.store;
     let listed = store::waiting(url, store.list(filter, &page)).await;
-    let listing = listed.map_err(|error| {
+    let listing = listed.inspect_err(|error| {
         if !is_first && error.kind() == ErrorKind::Invalid {
             let reason = output::cell(error.context(), usize::MAX);
             wrong_usage(format_args!("--after: {reason}"));
         }
-        error
     })?;
     let is_whole = is_first && listing.next.is_none();
     if global.json {

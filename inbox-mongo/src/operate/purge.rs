@@ -2,7 +2,7 @@
 
 mod handler_walk;
 
-use std::{sync::Arc, time::Instant};
+use std::{collections::HashSet, sync::Arc, time::Instant};
 
 use inbox_api::{Key, Listing, PurgeRequest, Result, State, duration_micros};
 use mongodb::bson::{Bson, Document, doc, oid::ObjectId};
@@ -337,6 +337,8 @@ fn wake_after_purge(database: &Database, request: &PurgeRequest) {
 pub(super) async fn expired(database: &Arc<Database>, request: &PurgeRequest) -> Result<Listing> {
     let mut walk = Walk::begin(&database.purge_places, request, Content::Any);
     let mut listing = Listing::default();
+    // A walk that has been around comes to the group with which it began once more.
+    let mut seen: HashSet<String> = HashSet::new();
     loop {
         let listed = listing.records.len() + listing.corrupt.len();
         let limit =
@@ -344,15 +346,16 @@ pub(super) async fn expired(database: &Arc<Database>, request: &PurgeRequest) ->
         if limit == 0 {
             return Ok(listing);
         }
-        let (request, standing) = (request.clone(), walk.clone());
+        let (request, standing, known) = (request.clone(), walk.clone(), seen.clone());
         let found = checked_task(database, move |database| async move {
             let mut connection = database.connection();
             let group = standing.group(&mut connection, request.state()).await?;
-            let (handlers, passed) = (&group.handlers, Passed::default());
+            let others = group.handlers.iter().filter(|name| !known.contains(*name));
+            let (handlers, passed) = (others.cloned().collect::<Vec<_>>(), Passed::default());
             let found = longest_finished(
                 &mut connection,
                 &request,
-                handlers,
+                &handlers,
                 Content::Any,
                 limit,
                 &passed,
@@ -362,6 +365,7 @@ pub(super) async fn expired(database: &Arc<Database>, request: &PurgeRequest) ->
             Ok((group, read_listing(&connection, found)))
         });
         let (group, mut found) = found.await?;
+        seen.extend(group.handlers.iter().cloned());
         walk.stand_in(group);
         if listed == 0 {
             // What is listed first is the first to be purged, once it is archived.

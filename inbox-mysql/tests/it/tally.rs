@@ -41,7 +41,11 @@ fn records_that_the_driver_commits_are_summed_up() {
 async fn add_rows(inbox: &TestInbox, rows: usize, handlers: usize) {
     let rows: Vec<_> = (0..rows)
         .map(|n| {
-            let change = if n / handlers % 2 == 0 { 1 } else { -1 };
+            let change = if (n / handlers).is_multiple_of(2) {
+                1
+            } else {
+                -1
+            };
             format!("('h{}', {change}, 0, 0, 0)", n % handlers)
         })
         .collect();

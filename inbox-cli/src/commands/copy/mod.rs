@@ -17,10 +17,11 @@ use super::own_pauses::OwnPauses;
 use crate::{args::Global, exit::Exit, interrupt, output, progress, store};
 
 pub(crate) const HELP: &str = "\
-Messages arrive in the order of their acceptance and in their state: a processed key refuses copies, a
-dead message stays dead with its error, a pending one is due when it was. The fingerprints come too,
-so that duplicates are judged as before. Begins again with attempts: that of pending ones, their time
-to live, and with the time of copying the retention of the others. Histories stay behind.
+Messages arrive in the order of their acceptance and in their state: a processed key refuses
+copies, a dead message stays dead with its error, a pending one is due when it was. The
+fingerprints come too, so that duplicates are judged as before. Pending messages begin again with
+their attempts and their time to live, the others with the time that they are kept for. Histories
+stay behind.
 
 End the workers of the source before, and what stores messages there; the copy fails while messages
 are leased, and at its end when the source has changed meanwhile. Until it is done and compared,

@@ -400,7 +400,7 @@ async fn an_outage_is_told_once_however_many_messages_meet_it() {
     let lose = || {
         bench
             .store
-            .plan("begin", [Fault::After(ErrorKind::Unavailable)])
+            .plan("begin", [Fault::After(ErrorKind::Unavailable)]);
     };
     lose();
     is(&run(3, 0).await, "Store");
