@@ -38,9 +38,9 @@ use tokio::time::sleep;
 use crate::{
     connection::Connection,
     keys::field,
-    reply::{self, Reply, Unexpected},
+    reply::{self, Unexpected},
     rows,
-    scripts::{PURGE_FORGET_SHARDS, PURGE_LOCATE, RECEIVE_DRAW, RECEIVE_NOTE_SHARDS},
+    scripts::{Call, PURGE_FORGET_SHARDS, PURGE_LOCATE, RECEIVE_DRAW, RECEIVE_NOTE_SHARDS},
 };
 
 /// One script changes at most so many notes.
@@ -239,24 +239,22 @@ impl Forgotten {
         for field in &self.fields {
             call.arg(field);
         }
-        Ok(read_fields(connection.run(call).await?)?)
+        Ok(reply::texts(connection.run(call).await?)?)
     }
 
     /// Those that the shard has again.
     async fn find_back(&self, connection: &Connection) -> Result<HashSet<String>> {
-        let mut call = connection.call(&PURGE_LOCATE, self.shard, []);
-        for field in &self.fields {
-            call.arg(field);
-        }
-        let back = read_fields(connection.run(call).await?)?;
+        let call = locate_call(connection, self.shard, &self.fields);
+        let back = reply::texts(connection.run(call).await?)?;
         Ok(back.into_iter().collect())
     }
 }
 
-fn read_fields(answer: Value) -> Reply<Vec<String>> {
-    let fields = reply::list(answer)?;
-    let fields = fields
-        .iter()
-        .map(|field| Ok(reply::text(field)?.unwrap_or_default().to_owned()));
-    fields.collect()
+/// Asks a shard which of these keys it has.
+pub(crate) fn locate_call(connection: &Connection, shard: u16, fields: &[String]) -> Call {
+    let mut call = connection.call(&PURGE_LOCATE, shard, []);
+    for field in fields {
+        call.arg(field);
+    }
+    call
 }

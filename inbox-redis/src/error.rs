@@ -67,7 +67,7 @@ pub(crate) fn connecting(error: RedisError) -> Error {
             ErrorKind::Invalid,
             Cow::from("the server has no database of this number, or this user may not choose it"),
         ),
-        // The operating system's words, which cannot be had from the driver's error as its source.
+        // With the operating system's words: an error is often shown without its source.
         (kind, LOST, _) => (kind, format!("the server cannot be reached: {said}").into()),
         (kind, context, _) => (kind, context.into()),
     };

@@ -52,6 +52,14 @@ pub(crate) fn text(value: &Value) -> Reply<Option<&str>> {
     }
 }
 
+pub(crate) fn texts(value: Value) -> Reply<Vec<String>> {
+    let values = list(value)?;
+    let texts = values
+        .iter()
+        .map(|value| Ok(text(value)?.unwrap_or_default().to_owned()));
+    texts.collect()
+}
+
 /// Takes elements off the front of an answer.
 pub(crate) struct Taker(std::vec::IntoIter<Value>);
 

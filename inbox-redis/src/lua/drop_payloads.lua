@@ -1,7 +1,7 @@
 -- ARGV: state, age, keys. Drops payloads and results of those that are in that state for so long, and
 -- answers how many had either, the keys that other shards may have notes of (none), those of the keys that are
--- left for another script, and whether the marks can be moved further. A mark is kept for each handler: up to there nothing has either, and what
--- becomes final later stands behind it.
+-- left for another script, and the handlers whose marks are. A mark is kept for each handler: up to there nothing
+-- has either, and what becomes final later stands behind it.
 local state, cutoff = tonumber(ARGV[arg]), now - ARGV[arg + 1]
 local keys, list, of_run = {}, {}, {}
 for at = arg + 2, #ARGV do keys[#keys + 1] = ARGV[at] end
@@ -34,4 +34,4 @@ for _, s in ipairs(share) do
   end
 end
 write()
-return {#share, gone, left, mark_dropped(state, cutoff, LOOKS) and 1 or 0}
+return {#share, gone, left, mark_dropped(state, cutoff, LOOKS)}

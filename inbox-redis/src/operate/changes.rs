@@ -122,7 +122,7 @@ impl<'a> Changes<'a> {
                 if let Some(gone) = gone.remove(&shard)
                     && is_in_life(&behind, shard, &life).await
                 {
-                    cross_shard::forget(&behind, shard, gone).await;
+                    cross_shard::forget_later(&behind, [(shard, gone)]);
                 }
             }
         });

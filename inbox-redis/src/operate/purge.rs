@@ -3,15 +3,15 @@
 use std::{collections::BTreeMap, time::Instant};
 
 use inbox_api::{HandlerName, Key, Listing, Page, PurgeRequest, Result, duration_micros};
-use redis::Value;
 
 use super::{changes::Changes, records::load, scan::STEP, statistics};
 use crate::{
     connection::Connection,
+    cross_shard::locate_call,
     keys::field,
-    reply::{self, Reply, Taker},
+    reply::{self, Taker},
     rows::{self, Row},
-    scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, PURGE_LOCATE, Script},
+    scripts::{DROP_PAYLOADS, PURGE, PURGE_FIND, Script},
 };
 
 /// What is done to the messages that a request selects.
@@ -138,29 +138,18 @@ async fn locate(connection: &Connection, fields: &[String]) -> Result<BTreeMap<u
     if layout.shards() == 1 {
         return Ok(BTreeMap::from([(0, fields.to_vec())]));
     }
-    let calls = layout.all().map(|shard| {
-        let mut call = connection.call(&PURGE_LOCATE, shard, []);
-        for field in fields {
-            call.arg(field);
-        }
-        call
-    });
+    let calls = layout
+        .all()
+        .map(|shard| locate_call(connection, shard, fields));
     let answers = connection.run_all(calls.collect()).await?;
     let mut located = BTreeMap::new();
     for (shard, answer) in layout.all().zip(answers) {
-        let here = read_fields(reply::list(answer)?)?;
+        let here = reply::texts(answer)?;
         if !here.is_empty() {
             located.insert(shard, here);
         }
     }
     Ok(located)
-}
-
-fn read_fields(fields: Vec<Value>) -> Reply<Vec<String>> {
-    let fields = fields
-        .iter()
-        .map(|field| Ok(reply::text(field)?.unwrap_or_default().to_owned()));
-    fields.collect()
 }
 
 /// The handlers whose messages `request` selects.
@@ -276,14 +265,17 @@ async fn act_in(
     part: Part,
     script: &'static Script,
 ) -> Result<u64> {
-    let Part { mut fields, spent } = part;
-    let named = fields
-        .iter()
-        .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok());
-    let handlers: Vec<HandlerName> = named.chain(spent).collect();
+    let Part {
+        mut fields,
+        mut spent,
+    } = part;
     let mut done = 0;
     loop {
         let started = Instant::now();
+        let named = fields
+            .iter()
+            .filter_map(|field| HandlerName::new(field.split_once('\0')?.0).ok());
+        let handlers: Vec<HandlerName> = named.chain(spent).collect();
         let mut call = changes.connection().call(script, shard, &handlers);
         call.arg(request.state().code())
             .arg(duration_micros(request.older_than()));
@@ -293,9 +285,10 @@ async fn act_in(
         let mut answer = Taker::of(changes.run(call).await?)?;
         done += answer.unsigned()?;
         changes.forget(shard, answer.list()?).await;
-        fields = read_fields(answer.list()?)?;
-        let is_swept = answer.number()? == 0;
-        if is_swept && fields.is_empty() {
+        fields = reply::texts(answer.next()?)?;
+        // Each script gets on with the first of them, however many there are.
+        spent = statistics::read_handlers(answer.list()?);
+        if fields.is_empty() && spent.is_empty() {
             return Ok(done);
         }
         rest(started).await;

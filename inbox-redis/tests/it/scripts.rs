@@ -435,3 +435,37 @@ async fn many_handlers_keep_a_purge_no_longer() {
     }
     assert_eq!(store.purge(&some).await.unwrap(), 0);
 }
+
+/// Defect: the first entry of each handler's history, which stays, was looked at again and again.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_purge_of_large_batches_of_many_handlers_ends() {
+    const HANDLERS: usize = 200;
+    let Some(server) = own().await else { return };
+    let options = options(server.url(), false, 1);
+    let (store, _) = store(options).await;
+    let mut second = Vec::new();
+    for n in 0..HANDLERS {
+        let handler = HandlerName::new(format!("handler {n}")).unwrap();
+        let sent: Vec<Message> = (0..100)
+            .map(|id| message(&id.to_string()).for_handler(handler.clone()))
+            .collect();
+        let _ = store.receive(&sent).await.unwrap();
+        let request = ClaimRequest {
+            handlers: vec![handler],
+            limit: 2,
+            terms: terms(),
+            run_limit: 1,
+        };
+        let mut leased = store.claim(&request).await.unwrap().leased;
+        second.extend(leased.pop());
+        settle(&store, &leased, processed()).await;
+    }
+    settle(&store, &second, processed()).await;
+    let first = u32::try_from(HANDLERS).unwrap();
+    let first = PurgeRequest::new(State::Processed, Duration::ZERO, first).unwrap();
+    for _ in 0..2 {
+        let purged = tokio::time::timeout(LENGTH, store.purge(&first)).await;
+        assert_eq!(purged.expect("it ends").unwrap(), HANDLERS as u64);
+    }
+    assert_eq!(store.purge(&first).await.unwrap(), 0);
+}

@@ -144,9 +144,9 @@ local function finished_by(state, cutoff, limit, with_content, behind, most_look
 end
 
 -- Drops the first entries of the handlers' streams as far as nothing of theirs is left, until so many looks
--- have gone into that, or too much work. Answers whether there may be more of them.
+-- have gone into that, or too much work. Answers the handlers of which there may be more.
 local function sweep(state, most)
-  local spent, is_cut = 0, false
+  local spent, is_cut, unswept = 0, false, {}
   for handler, keys in pairs(handlers) do
     local stream, asked, stale, is_full = keys.done[state], at_first(64), nil, nil
     repeat
@@ -160,6 +160,7 @@ local function sweep(state, most)
       put('XDEL', stream, stale)
       is_full, asked = #stale == asked, 64
     until not is_full
+    if is_cut then unswept[#unswept + 1] = handler end
     -- A handler that has none left is not asked for again.
     for final, of_state in pairs(keys.done) do
       if not call('HGET', counts, handler .. '\0' .. final) then
@@ -168,13 +169,13 @@ local function sweep(state, most)
       end
     end
   end
-  return is_cut
+  return unswept
 end
 
 -- Moves the marks of the handlers' streams up to the first entry with a payload or a result, until so many
--- looks have gone into that, or too much work. Answers whether they may be moved further.
+-- looks have gone into that, or too much work. Answers the handlers whose marks may be moved further.
 local function mark_dropped(state, cutoff, most)
-  local spent, is_cut = 0, false
+  local spent, is_cut, unmarked = 0, false, {}
   for handler, keys in pairs(handlers) do
     local front, reached = front_of(keys.done[state], first_kept(state, handler), cutoff), nil
     while front.entry do
@@ -185,8 +186,9 @@ local function mark_dropped(state, cutoff, most)
       front.advance()
     end
     if reached then call('HSET', meta, drop_field(state, handler), reached) end
+    if is_cut then unmarked[#unmarked + 1] = handler end
   end
-  return is_cut
+  return unmarked
 end
 
 local function static_of(s)
@@ -301,11 +303,11 @@ end
 -- a run stay together, and the run in one piece if they are all of it. `is_logged`: whether their entries of the log
 -- are needed.
 local function share_of(list, is_logged)
-  local of_run, is_mine, expected = {}, {}, 0
+  local of_run, is_mine, is_read, expected = {}, {}, {}, 0
   local function expect(s)
     local entry = is_logged and entry_of(s.seq)
-    if entry and not is_mine[entry] then
-      is_mine[entry], expected = true, expected + 3 * #entry.items
+    if entry and not is_read[entry] then
+      is_read[entry], expected = true, expected + 3 * #entry.items
     end
     if s.run and of_run[s.run] ~= s.run.n then expected = expected + work_of(s.run) end
   end
