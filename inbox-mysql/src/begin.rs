@@ -121,7 +121,7 @@ fn read_begin_new(answers: &Answers, at: usize, message: &Message) -> sqlx::Resu
     let number = |column: usize| row.try_get_unchecked::<i64, _>(column);
     Ok(Some(Begun::Run(Box::new(Leased {
         message: message.clone(),
-        lease: lease(message, number(0)?, number(1)?, number(2)?),
+        lease: lease(message, number(0)?, number(1)?, false, number(2)?),
         attempts: Attempts {
             started: 1,
             finished: 0,
@@ -199,7 +199,7 @@ fn read_begin(
             error.with_effect(Effect::Unknown)
         })?;
         return Ok(Begun::Run(Box::new(Leased {
-            lease: lease(&message, found.seq, found.token, until),
+            lease: lease(&message, found.seq, found.token, false, until),
             message,
             attempts: found.record.attempts,
             replays: found.record.replays,

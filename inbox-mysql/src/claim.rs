@@ -19,7 +19,7 @@ use crate::{
     error::failed,
     list_variables::most_numbers,
     multi_statement::{Access, Answers, Script},
-    rows::{self, LeasedRow, lease, lease_in_run},
+    rows::{self, LeasedRow, lease},
     settle::{Detail, Ending, add_settle},
     statement::{Secrecy, Statement},
 };
@@ -97,7 +97,7 @@ pub(crate) enum Missed {
     /// Something is due. A range that ends is read one row too far, and that row is locked for a
     /// moment: a message may be skipped because of a claim for another handler. So an empty answer
     /// is only believed when nothing is due, or after a few looks.
-    Some,
+    Due,
     /// The same, and runs are under way.
     Runs,
 }
@@ -108,7 +108,7 @@ impl Missed {
         Ok(match answers.number(place)? {
             0 => Self::Nothing,
             2 => Self::Runs,
-            _ => Self::Some,
+            _ => Self::Due,
         })
     }
 }
@@ -305,13 +305,8 @@ fn read_rows(answers: &Answers, at: usize) -> sqlx::Result<Vec<ClaimedRow>> {
 fn leases(rows: Vec<ClaimedRow>, until: i64) -> Vec<Leased> {
     let leased = rows.into_iter().filter_map(|row| {
         let found = row.found.ok()?;
-        let lease = lease(&found.message, row.seq, row.token, until);
         Some(Leased {
-            lease: if row.in_run {
-                lease_in_run(lease)
-            } else {
-                lease
-            },
+            lease: lease(&found.message, row.seq, row.token, row.in_run, until),
             message: found.message,
             attempts: found.attempts,
             replays: found.replays,

@@ -26,8 +26,6 @@ use crate::error::{before, refuses_writes};
 const TRUSTED: Duration = Duration::from_secs(1);
 /// The longest that such a look may take.
 const LONGEST_LOOK: Duration = Duration::from_secs(5);
-/// The most seconds that the servers take as a limit for waits.
-const LONGEST_LOCK_WAIT: u64 = 31_536_000;
 /// How long between two tries to replace a connection that does not answer.
 const BETWEEN_RENEWALS: Duration = Duration::from_secs(1);
 
@@ -53,7 +51,7 @@ fn own_session(lock_wait: Duration, galera: bool) -> String {
 /// possible.
 fn lock_wait(limit: Duration) -> Duration {
     let below = limit.saturating_sub(Duration::from_millis(500)).as_secs();
-    Duration::from_secs(below.clamp(1, LONGEST_LOCK_WAIT))
+    Duration::from_secs(below.max(1))
 }
 
 /// How long looks at a connection may take.
@@ -268,16 +266,9 @@ impl ConnectionPool {
 
     fn guarded(&self, held: Held<MySql>) -> ConnectionGuard<'_> {
         ConnectionGuard {
-            pool: self,
-            since: Instant::now(),
+            connections: &self.connections,
             held: Some(held),
         }
-    }
-
-    /// Whether a server has refused to write since then.
-    fn was_refused_since(&self, time: Instant) -> bool {
-        let own = self.own.as_ref();
-        own.is_some_and(|own| own.may_be_refused(Some(time)))
     }
 
     /// What takes longer fails as `Unavailable`. It is dropped then, which closes its connection. Where the server
@@ -322,10 +313,7 @@ impl ConnectionPool {
     /// Closes what is held ready: when one connection does not answer, those that were open at
     /// the same time may be as silent.
     fn close_idle(&self) {
-        self.connections.clear();
-        while let Some(connection) = self.connections.pool().try_acquire() {
-            drop(connection.detach());
-        }
+        self.connections.close_idle();
     }
 
     pub(crate) async fn close(&self) {
@@ -347,9 +335,7 @@ pub(crate) fn too_late() -> Error {
 /// A connection that is closed when a script on it did not come to its end: the server then rolls back
 /// what is open.
 pub(crate) struct ConnectionGuard<'a> {
-    pool: &'a ConnectionPool,
-    /// When it was taken.
-    since: Instant,
+    connections: &'a AtHand<MySql>,
     held: Option<Held<MySql>>,
 }
 
@@ -357,10 +343,8 @@ impl ConnectionGuard<'_> {
     /// All has gone well: the next operation may have it, unless a server has refused to write meanwhile. Then the pool
     /// looks whether it is to be closed.
     pub(crate) fn release(mut self) {
-        if self.pool.was_refused_since(self.since) {
-            self.give_back();
-        } else if let Some(held) = self.held.take() {
-            self.pool.connections.release(held);
+        if let Some(held) = self.held.take() {
+            self.connections.release(held);
         }
     }
 
@@ -368,7 +352,7 @@ impl ConnectionGuard<'_> {
     /// again behind others.
     pub(crate) fn give_back(mut self) {
         if let Some(held) = self.held.take() {
-            self.pool.connections.give_back(held.into_inner());
+            self.connections.give_back(held.into_inner());
         }
     }
 

@@ -155,8 +155,8 @@
 //!   touch either. `inbox_run` lists the messages of keys of which several are leased at once, as long as they are:
 //!   of those, the earliest can be claimed when its lease runs out, and the others follow it.
 //! - `inbox_tally` is what statistics add up. Every operation inserts rows and none changes one;
-//!   one of two hundred looks whether there are twice as many as handlers, and sums them up then. What is more than
-//!   one short transaction does that in the background.
+//!   one of two hundred looks whether there are more than two for each handler and a hundred in addition, and then sums
+//!   them up. What takes more than one short transaction is done in the background.
 //! - `inbox_paused` names the handlers of which nothing is claimed. A claim looks there by key, in the
 //!   statement that selects.
 //! - `inbox_meta` marks the tables as an inbox's, with the version of their schema and the

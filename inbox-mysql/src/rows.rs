@@ -226,21 +226,14 @@ impl LeasedRow {
     }
 }
 
-/// The lease of a message by itself.
-pub(crate) fn lease(message: &Message, seq: i64, token: i64, until: i64) -> Lease {
+/// The lease of a message, by itself or in a run of several.
+pub(crate) fn lease(message: &Message, seq: i64, token: i64, in_run: bool, until: i64) -> Lease {
+    let ordered = message.ordering_key().is_some();
     Lease {
         key: message.key().clone(),
         token: FencingToken::new(token),
-        locator: seq.unsigned_abs() << 2 | u64::from(message.ordering_key().is_some()),
+        locator: seq.unsigned_abs() << 2 | u64::from(in_run) << 1 | u64::from(ordered),
         until: from_micros(until),
-    }
-}
-
-/// The same of one that was leased in a run of several.
-pub(crate) fn lease_in_run(lease: Lease) -> Lease {
-    Lease {
-        locator: lease.locator | 2,
-        ..lease
     }
 }
 

@@ -215,9 +215,17 @@ impl<DB: Database> AtHand<DB> {
         closing
     }
 
-    /// Closes what is at hand, without a word to the server. Connections that operations have now go back to the pool
-    /// after use.
-    pub fn clear(&self) {
+    /// Closes what is idle, at hand and in the pool, without a word to the server. Connections that operations have now
+    /// go back to the pool after use.
+    pub fn close_idle(&self) {
+        self.clear();
+        while let Some(connection) = self.pool.try_acquire() {
+            drop(connection.detach());
+        }
+    }
+
+    /// Closes what is at hand. What operations have now does not come to hand again.
+    fn clear(&self) {
         let idle = {
             let mut state = self.state();
             state.cleared_at = Some(Instant::now());
