@@ -274,10 +274,7 @@ impl Database {
     /// one behind the address. In a pool of the application's this is so for connections that are idle.
     pub(crate) fn leave_server(&self) {
         self.refused_writes.note();
-        self.connections.clear();
-        while let Some(connection) = self.connections.pool().try_acquire() {
-            drop(connection.detach());
-        }
+        self.connections.close_idle();
     }
 
     fn failed(&self, error: sqlx::Error) -> Error {
@@ -314,7 +311,16 @@ impl Database {
     /// Runs what owns a connection of the pool, in a transaction for instance, and closes it if
     /// that takes too long or is dropped.
     pub(crate) async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        timeout(self.limit(), OrClose::new(work))
+        self.in_time_within(self.limit(), work).await
+    }
+
+    /// The same, where not all of the time is left.
+    pub(crate) async fn in_time_within<T>(
+        &self,
+        limit: Duration,
+        work: impl Future<Output = Result<T>>,
+    ) -> Result<T> {
+        timeout(limit, OrClose::new(work))
             .await
             .unwrap_or_else(|_| Err(no_answer()))
     }

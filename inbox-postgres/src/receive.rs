@@ -3,6 +3,7 @@
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
     ops::Range,
+    time::Instant,
 };
 
 use inbox_api::{Fingerprint, Key, Message, Receipt, Result};
@@ -25,21 +26,19 @@ type Chunk = Vec<usize>;
 
 pub(crate) async fn receive(database: &Database, messages: &[Message]) -> Result<Vec<Receipt>> {
     database.check_open()?;
-    let none = HashSet::new();
-    if !database.options.payload_type.is_json() {
-        return receive_batch(database, messages, &none).await;
-    }
-    let receiving = async {
-        match receive_batch(database, messages, &none).await {
-            Err(error) if is_refused_value(&error) => {
+    let started = Instant::now();
+    match receive_batch(database, messages, &HashSet::new()).await {
+        Err(error) if database.options.payload_type.is_json() && is_refused_value(&error) => {
+            let again = async {
                 let refused = find_refused(database, messages).await?;
                 receive_batch(database, messages, &refused).await
-            }
-            outcome => outcome,
+            };
+            // One time limit for all of it.
+            let left = database.limit().saturating_sub(started.elapsed());
+            database.in_time_within(left, again).await
         }
-    };
-    // One time limit for all of it.
-    database.in_time(receiving).await
+        outcome => outcome,
+    }
 }
 
 /// The places of the messages whose payload the server does not take as JSON, although it is. Halves of the batch are

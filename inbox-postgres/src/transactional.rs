@@ -6,6 +6,7 @@ use inbox_api::{
     Transactional, from_micros,
 };
 use sqlx::{PgConnection, Postgres, Row as _, Transaction, postgres::PgRow};
+use tokio::time::timeout_at;
 
 use crate::{
     arguments::Arguments,
@@ -146,18 +147,23 @@ impl Transactional for PostgresStore {
 
     async fn commit(&self, mut transaction: Self::Transaction) -> Result<()> {
         let database = &self.inner.database;
+        let deadline = tokio::time::Instant::now() + database.limit();
+        let mut failed_before = None;
         let committing = async {
             let committed = sqlx::raw_sql(COMMIT).execute(&mut *transaction).await;
             let code = committed.as_ref().err().and_then(sqlstate);
             if code.as_deref() == Some(FAILED_BEFORE) {
-                // What failed may be a write that the server refused.
-                let _ = database.roll_back(transaction).await;
+                failed_before = Some(transaction);
             } else {
                 drop(transaction);
             }
             committed.map(|_| ()).map_err(not_committed)
         };
         let committed = database.in_time(committing).await;
+        if let Some(transaction) = failed_before {
+            // What failed may be a write that the server refused. That it is not committed is known by now.
+            let _ = timeout_at(deadline, database.roll_back(transaction)).await;
+        }
         committed.map_err(in_operation("commit"))
     }
 

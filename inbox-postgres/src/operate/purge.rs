@@ -70,6 +70,7 @@ pub(super) async fn purge(database: &Database, expired: &PurgeRequest) -> Result
     let handlers = handlers(database, expired, older_than, &ALL).await;
     let handlers = handlers.map_err(|error| error.after_changes(changed))?;
     let mut rest = handlers.as_slice();
+    // Once also without any handler: the last statement sums up the counters.
     while left > 0 {
         let limit = left.min(PURGE_SLICE);
         let (some, later) = split(rest);

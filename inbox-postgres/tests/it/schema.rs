@@ -123,7 +123,7 @@ async fn a_schema_that_another_process_is_making_is_waited_for() {
 
 /// A worker that has a table and asks for another is let go on, and not at the expense of either.
 #[tokio::test]
-async fn an_inbox_is_removed_beside_its_workers() {
+async fn an_inbox_is_removed_while_its_workers_go_on() {
     let Some(Ready { place, store }) = empty().await else {
         return;
     };
