@@ -302,8 +302,7 @@ async fn commit(database: &Arc<Database>, mut transaction: MongoTransaction) -> 
     let committed = database.task(|database| async move {
         let (session, changes) = open.commit().await?;
         promote_committed(session, &changes).await;
-        raise_all(&changes);
-        database.wakers.raise();
+        raise_all(&database, &changes);
         Ok(())
     });
     committed.await
@@ -324,10 +323,13 @@ async fn promote_committed(session: ClientSession, changes: &[Changes]) {
     }
 }
 
-/// Wakes those that wait for work of the inboxes in which a transaction has worked.
-fn raise_all(changes: &[Changes]) {
+/// Wakes those that wait for work of this inbox, and of the others in which a transaction has worked.
+fn raise_all(database: &Arc<Database>, changes: &[Changes]) {
+    database.wakers.raise();
     for changes in changes {
-        changes.database.wakers.raise();
+        if !Arc::ptr_eq(&changes.database, database) {
+            changes.database.wakers.raise();
+        }
     }
 }
 
@@ -336,8 +338,7 @@ async fn roll_back(database: &Arc<Database>, mut transaction: MongoTransaction) 
     let rolled_back = database.task(|database| async move {
         let changes = open.abort().await;
         // What it held may be claimed now.
-        raise_all(&changes);
-        database.wakers.raise();
+        raise_all(&database, &changes);
         Ok(())
     });
     rolled_back.await

@@ -219,7 +219,7 @@ async fn take_in_slices(
         }
         if !is_full {
             passed = Passed::default();
-        } else if taken.changed == 0 {
+        } else if taken.changed < u64::from(limit) {
             passed.add(&taken.found);
         }
         // Rests as long as it worked, so that the server is never busy with it alone; also after

@@ -55,7 +55,7 @@ impl<'a> Selection<'a> {
         })
     }
 
-    /// Whether it selects nothing of what most messages are.
+    /// Whether it selects no processed messages, which most are.
     fn is_unprocessed(&self) -> bool {
         !self.states.is_empty() && !self.states.contains(&State::Processed)
     }
@@ -85,20 +85,20 @@ impl<'a> Selection<'a> {
         self.bind(self.text(texts), 0, 0)
     }
 
-    /// The first `limit` of those selected that are behind `beyond`. `last` is `?21` of the statements.
+    /// The first `limit` of those selected that are behind `beyond`. `with_payload` is `?21` of the statements.
     pub(crate) async fn page(
         &self,
         connection: &mut SqliteConnection,
         texts: &Paging,
         beyond: i64,
         limit: u32,
-        last: bool,
+        with_payload: bool,
     ) -> Result<Vec<SqliteRow>> {
         let mut found = Vec::new();
         for text in self.texts(texts) {
             found = self
                 .bind(text, beyond, i64::from(limit))
-                .bind(last)
+                .bind(with_payload)
                 .fetch_all(&mut *connection)
                 .await
                 .map_err(failed)?;
