@@ -179,12 +179,13 @@ impl Driver {
             return self.stored(index, &Settlement { lease, outcome });
         }
         slot.context.set_hold(Hold::Lease);
-        match (was_lost, slot.renewed.is_some()) {
-            (false, _) => self.settle(index, outcome),
-            // As after a handler that has failed under a lease that was lost.
-            (true, true) => self.settle(index, Outcome::Release),
-            (true, false) => self.lost(index),
-        }
+        // As after a handler that has failed under a lease that was lost. Unless it was claimed again, it may have been lost
+        // to this very transaction, whose answer was: a renewal that waited for it finds no lease. The settlement tells.
+        let outcome = match was_lost && slot.renewed.is_some() {
+            true => Outcome::Release,
+            false => outcome,
+        };
+        self.settle(index, outcome);
     }
 
     /// Settles a message that no handler is for.
