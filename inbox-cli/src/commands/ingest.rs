@@ -6,7 +6,7 @@ use anyhow::{Result, anyhow};
 use clap::Args;
 use inbox::{
     HandlerName, Inbox,
-    receiver::{Receiver, ReceiverError},
+    receiver::{Receiver, ReceiverError, Summary},
 };
 use serde_json::json;
 use tokio::sync::watch;
@@ -115,7 +115,7 @@ impl Ingest<'_> {
             input::messages(self.reader, self.args, first, limit, Arc::clone(&refusals));
         let bar = progress::counter(global, "messages stored");
         // Counted batch by batch, so that the figures are right when reading ends with an error.
-        let counts = Arc::new(Mutex::new((0, 0, 0, 0)));
+        let counts = Arc::new(Mutex::new(Summary::default()));
         let (counter, counted) = (bar.clone(), Arc::clone(&counts));
         let stored = self.stored;
         let mut receiver = Receiver::builder(store)
@@ -123,11 +123,7 @@ impl Ingest<'_> {
             .fan_out(self.handlers.iter().cloned())
             .on_batch(move |batch| {
                 counter.inc(batch.deliveries as u64);
-                let mut counts = counted.lock().unwrap_or_else(PoisonError::into_inner);
-                counts.0 += batch.accepted as u64;
-                counts.1 += batch.duplicates as u64;
-                counts.2 += batch.differing as u64;
-                counts.3 += batch.unfinished as u64;
+                *counted.lock().unwrap_or_else(PoisonError::into_inner) += batch;
                 stored.send_replace(());
             });
         if self.args.contents == Contents::Key {
@@ -158,13 +154,12 @@ impl Ingest<'_> {
             }
             Err(e) => return Err(e.into()),
         };
-        let (accepted, duplicates, differing, unfinished) =
-            *counts.lock().unwrap_or_else(PoisonError::into_inner);
+        let counts = counts.lock().unwrap_or_else(PoisonError::into_inner);
         Ok(Ingested {
-            accepted,
-            duplicates,
-            differing,
-            unfinished,
+            accepted: counts.accepted,
+            duplicates: counts.duplicates,
+            differing: counts.differing,
+            unfinished: counts.unfinished,
             refused: refusals.count() + u64::from(is_stopped),
             is_unread: refusals.is_unread(),
             is_stopped,
@@ -182,6 +177,7 @@ impl Ingested {
                 "accepted": self.accepted,
                 "duplicates": self.duplicates,
                 "differing": self.differing,
+                "unfinished": self.unfinished,
                 "refused": self.refused,
             }))?;
         } else if !global.quiet {

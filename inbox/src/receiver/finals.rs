@@ -296,6 +296,7 @@ impl<'a> Storing<'a> {
         let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
         let (mut leased, mut known) = (Vec::new(), Vec::new());
         for (at, last, step) in begun {
+            self.unfinished.remove(&at);
             match step {
                 Ok(Step::Refused(invalid)) => self.answer(at, Some(Receipt::Refused(invalid))),
                 Ok(Step::Known) => known.push((at, &last.message)),
@@ -336,9 +337,6 @@ impl<'a> Storing<'a> {
 
     /// `None`: it has to be asked for again.
     fn answer(&mut self, at: usize, receipt: Option<Receipt>) {
-        if !matches!(receipt, Some(Receipt::Duplicate { .. })) {
-            self.unfinished.remove(&at);
-        }
         if let Some(place) = self.receipts.get_mut(at) {
             *place = receipt;
         }

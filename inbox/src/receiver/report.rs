@@ -86,6 +86,15 @@ impl Summary {
     }
 }
 
+/// Adds a batch as an observer of batches is told of it, for figures of a run that ends with an error.
+impl AddAssign<&BatchReport> for Summary {
+    fn add_assign(&mut self, batch: &BatchReport) {
+        self.received += batch.deliveries as u64;
+        self.add_stored(batch);
+        self.failed_acknowledgements += batch.failed_acknowledgements as u64;
+    }
+}
+
 /// Adds another run's figures.
 impl AddAssign for Summary {
     fn add_assign(&mut self, other: Self) {

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use inbox::{
     Begun, Clock, Due, ErrorKind, Extended, Filter, Fingerprint, Headers, Inbox, Key, LeaseTerms,
-    Message, MessageId, OrderingKey, Page, PurgeRequest, Receipt, Record, Schema as _, State,
-    StoreExt as _, WorkerName,
+    Message, MessageId, OrderingKey, Outcome, Page, PurgeRequest, Receipt, Record, Schema as _,
+    Settled, State, StoreExt as _, WorkerName,
     memory::{MemoryOptions, MemoryStore},
     receiver::{
         ChannelSource, Delivery, Raw, Receiver, Rejection, SourceError, StreamSource, Submission,
@@ -147,6 +147,29 @@ async fn what_is_behind_another_that_does_not_come_is_left_and_counted() {
     ] {
         assert_eq!(state(&inbox, id).await, expected, "{id}");
     }
+}
+
+/// Defect: it was counted as left to others, who had finished it before it was compared.
+#[tokio::test(start_paused = true)]
+async fn what_others_finish_in_an_outage_is_not_counted_as_unfinished() {
+    let inbox = faulty::memory().await;
+    let terms = LeaseTerms::new(HOUR, WorkerName::new("worker").unwrap()).unwrap();
+    let begun = inbox.begin(&message("1"), &terms).await.unwrap();
+    let Begun::Run(leased) = begun else {
+        panic!("{begun:?}");
+    };
+    let store = Arc::new(FaultyStore::new(inbox.clone()));
+    store.plan("receive", vec![Fault::Before(ErrorKind::Unavailable); 3]);
+    let receiver = Receiver::builder(store.clone()).record_only().build();
+    let recording = tokio::spawn(async move { record(&receiver, vec![message("1")]).await });
+    while store.calls("receive") == 0 {
+        sleep(Duration::from_millis(10)).await;
+    }
+    let processed = Outcome::Processed { result: None };
+    let settled = inbox.settle_one(&leased.lease, processed).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+    let summary = recording.await.unwrap();
+    assert_eq!((summary.duplicates, summary.unfinished), (1, 0));
 }
 
 /// Defect: each renewal began the wait again, and the receiver stood still.

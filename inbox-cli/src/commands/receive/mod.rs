@@ -7,10 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{
-    BacklogGate,
-    receiver::{BatchReport, Summary},
-};
+use inbox::{BacklogGate, receiver::Summary};
 use serde_json::json;
 
 pub(crate) use self::{
@@ -58,10 +55,7 @@ pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
         .receiver(Arc::<dyn inbox::Inbox>::clone(&store))
         .on_batch(move |batch| {
             counter.inc(batch.deliveries as u64);
-            add(
-                &mut counted.lock().unwrap_or_else(PoisonError::into_inner),
-                batch,
-            );
+            *counted.lock().unwrap_or_else(PoisonError::into_inner) += batch;
         });
     if let Some(limit) = args.backlog_limit {
         receiver = receiver.backlog_gate(BacklogGate::builder(store, limit).build()?);
@@ -92,19 +86,6 @@ pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
     Ok(interrupt::exit_of_service(&token, orderly, Exit::Ok))
 }
 
-/// Adds what became of a batch.
-fn add(summary: &mut Summary, batch: &BatchReport) {
-    summary.received += batch.deliveries as u64;
-    summary.accepted += batch.accepted as u64;
-    summary.duplicates += batch.duplicates as u64;
-    summary.differing += batch.differing as u64;
-    summary.unfinished += batch.unfinished as u64;
-    summary.rejected += batch.rejected as u64;
-    summary.kept += batch.kept as u64;
-    summary.batches += 1;
-    summary.failed_acknowledgements += batch.failed_acknowledgements as u64;
-}
-
 /// What happened, for machines.
 pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
     json!({
@@ -112,6 +93,7 @@ pub(crate) fn figures(summary: &Summary) -> serde_json::Value {
         "accepted": summary.accepted,
         "duplicates": summary.duplicates,
         "differing": summary.differing,
+        "unfinished": summary.unfinished,
         "rejected": summary.rejected,
         "kept": summary.kept,
         "abandoned": summary.abandoned(),
@@ -127,6 +109,7 @@ pub(crate) fn sentence(summary: &Summary) -> String {
         duplicates(summary.duplicates, summary.differing)
     );
     for (count, what) in [
+        (summary.unfinished, "left to others"),
         (summary.rejected, "rejected"),
         (summary.kept, "kept as dead letters"),
         (summary.abandoned(), "left to the broker"),
@@ -176,13 +159,15 @@ mod tests {
         summary.accepted = 5;
         summary.duplicates = 1;
         summary.differing = 1;
+        summary.unfinished = 1;
         summary.rejected = 1;
         summary.failed_acknowledgements = 1;
         assert_eq!(
             sentence(&summary),
-            "5 accepted, 1 duplicate (1 with other content than the first), 1 rejected, 2 left to the broker, 1 not acknowledged"
+            "5 accepted, 1 duplicate (1 with other content than the first), 1 left to others, 1 rejected, 2 left to the broker, 1 not acknowledged"
         );
         assert_eq!(figures(&summary)["differing"], 1);
+        assert_eq!(figures(&summary)["unfinished"], 1);
         assert_eq!(figures(&summary)["abandoned"], 2);
     }
 }
