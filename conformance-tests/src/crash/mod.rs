@@ -93,9 +93,9 @@
 //! cargo test --test crash -- --minutes 60 --ledger runs.ndjson --kills 100 --faults 60 --operations 50000
 //! ```
 //!
-//! `--batch 200` has calls of up to 200 messages rather than 16, for many more of them in the same time.
-//!
 //! It prints a table with the sums of all runs in the ledger; a run that breaks a rule ends it.
+//!
+//! `--batch 200` has calls of up to 200 messages rather than 16, for many more of them in the same time.
 //!
 //! # Time
 //! All times in a history are the host's monotonic clock, so all workers must run on one host.
