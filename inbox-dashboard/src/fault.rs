@@ -99,6 +99,15 @@ impl Fault {
         )
     }
 
+    pub(crate) fn paused_by_command(detail: String) -> Self {
+        Self::new(
+            StatusCode::CONFLICT,
+            "paused-by-command",
+            "A command has paused this handler",
+            detail,
+        )
+    }
+
     pub(crate) fn too_large() -> Self {
         Self::new(
             StatusCode::PAYLOAD_TOO_LARGE,

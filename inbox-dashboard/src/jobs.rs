@@ -10,7 +10,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use inbox::{CancellationToken, Due, Edit, Error, ErrorKind, Inbox, Key, State};
+use inbox::{CancellationToken, Due, Edit, Error, ErrorKind, Inbox, Key};
 use serde::Serialize;
 use tokio::time::timeout;
 
@@ -86,14 +86,6 @@ impl Verb {
             Self::Edit => "edited and replayed",
             Self::Discard => "discarded",
             Self::Reschedule => "rescheduled",
-        }
-    }
-
-    /// In which state the messages are that it is done to, where none is said.
-    fn usual_state(self) -> State {
-        match self {
-            Self::Replay | Self::Edit | Self::Discard => State::Dead,
-            Self::Reschedule => State::Pending,
         }
     }
 }
@@ -206,12 +198,12 @@ impl Job {
 
     /// Which messages are meant. Where no state is said, that is one by the verb, which the log has to tell.
     fn messages(&self) -> String {
-        match &self.target {
-            Target::All(wanted) if wanted.state.is_empty() => {
-                let wanted = Wanted::clone(wanted).in_state(self.verb.usual_state());
+        match (&self.target, work::usual_state(self.verb)) {
+            (Target::All(wanted), Some(state)) if wanted.state.is_empty() => {
+                let wanted = Wanted::clone(wanted).in_state(state);
                 Target::All(Box::new(wanted)).to_string()
             }
-            target => target.to_string(),
+            (target, _) => target.to_string(),
         }
     }
 

@@ -49,6 +49,7 @@
 
 mod access;
 mod api;
+pub mod command_pauses;
 mod dashboard;
 mod export;
 mod fault;

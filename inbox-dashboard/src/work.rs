@@ -73,24 +73,30 @@ impl Work {
     }
 }
 
-/// The states in which messages can be changed so, the usual one first.
-fn states(action: &Action) -> &'static [State] {
-    match action {
-        Action::Replay | Action::Edit(_) => &[State::Dead, State::Discarded, State::Processed],
-        Action::Discard => &[State::Dead, State::Pending],
-        Action::Reschedule(_) => &[State::Pending],
+/// The states in which it can be done to messages, the usual one first.
+fn states(verb: Verb) -> &'static [State] {
+    match verb {
+        Verb::Replay | Verb::Edit => &[State::Dead, State::Discarded, State::Processed],
+        Verb::Discard => &[State::Dead, State::Pending],
+        Verb::Reschedule => &[State::Pending],
     }
+}
+
+/// In which state the messages are that it is done to, where none is said.
+pub(crate) fn usual_state(verb: Verb) -> Option<State> {
+    states(verb).first().copied()
 }
 
 /// What of a selection can be changed so: of no state in particular, the usual one.
 pub(crate) fn selection(action: &Action, mut selection: Selection) -> Result<Selection, Fault> {
-    let allowed = states(action);
+    let verb = action.verb();
+    let allowed = states(verb);
     let states = &mut selection.filter.states;
     if states.is_empty() {
-        states.extend(allowed.first());
+        states.extend(usual_state(verb));
     }
     if let Some(state) = states.iter().find(|state| !allowed.contains(state)) {
-        let reason = format!("{state} messages cannot be {}", action.verb().done());
+        let reason = format!("{state} messages cannot be {}", verb.done());
         return Err(Fault::invalid(reason));
     }
     Ok(selection)

@@ -5,6 +5,7 @@ use std::{path::PathBuf, sync::Arc};
 use anyhow::Result;
 use clap::Args;
 use inbox::{HandlerName, Inbox};
+use inbox_dashboard::command_pauses::PausingCommand;
 use tokio_util::sync::CancellationToken;
 
 use super::{
@@ -94,7 +95,7 @@ async fn import(
     store: &Arc<dyn Inbox>,
     token: &CancellationToken,
 ) -> Result<(Ingested, bool)> {
-    let pauses = OwnPauses::begin(&**store, "import-keys", &args.handlers).await?;
+    let pauses = OwnPauses::begin(&**store, PausingCommand::ImportKeys, &args.handlers).await?;
     let ingesting = ingest::ingest(global, args, reader, Arc::clone(store), token);
     let ingested = Box::pin(ingesting).await?;
     let is_whole = ingested.has_read_all() && ingested.unfinished == 0 && !token.is_cancelled();

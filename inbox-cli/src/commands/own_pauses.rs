@@ -2,19 +2,15 @@
 
 use anyhow::Result;
 use inbox::{HandlerName, Inbox};
-use sha2::{Digest as _, Sha256};
-
-/// The commands that pause handlers for themselves.
-const COMMANDS: [&str; 2] = ["import-keys", "copy"];
+use inbox_dashboard::command_pauses::PausingCommand;
 
 /// The handlers that a command has paused.
 ///
-/// Each has a mark: a handler without messages, whose pause says by which command the other one is paused, also to
-/// the next run of a command that was cut short. Commands have different marks, since none may end what another has
-/// left paused.
+/// The mark of each tells also the next run of a command that was cut short. Commands have different marks, since none
+/// may end what another has left paused.
 #[derive(Debug)]
 pub(super) struct OwnPauses<'a> {
-    command: &'static str,
+    command: PausingCommand,
     handlers: Vec<&'a HandlerName>,
 }
 
@@ -23,7 +19,7 @@ impl<'a> OwnPauses<'a> {
     /// left by a run of the same command that was cut short.
     pub(super) async fn begin(
         store: &dyn Inbox,
-        command: &'static str,
+        command: PausingCommand,
         handlers: &'a [HandlerName],
     ) -> Result<Self> {
         let paused = store.paused().await?;
@@ -32,7 +28,7 @@ impl<'a> OwnPauses<'a> {
             handlers: Vec::new(),
         };
         for handler in handlers {
-            let mark = mark(command, handler)?;
+            let mark = command.mark(handler)?;
             if paused.contains(handler) && !paused.contains(&mark) {
                 continue;
             }
@@ -50,33 +46,8 @@ impl<'a> OwnPauses<'a> {
             if !stay.contains(handler) {
                 store.resume(handler).await?;
             }
-            store.resume(&mark(self.command, handler)?).await?;
+            store.resume(&self.command.mark(handler)?).await?;
         }
         Ok(())
     }
-}
-
-/// A digest, as a name that is made longer may be too long.
-fn mark(command: &str, handler: &HandlerName) -> Result<HandlerName> {
-    let digest = hex::encode(Sha256::digest(handler.as_str()));
-    let digest = digest.get(..16).unwrap_or_default();
-    Ok(HandlerName::new(format!("inbox-{command}-{digest}"))?)
-}
-
-/// A pause that is not an operator's.
-#[derive(Debug)]
-pub(super) struct CommandPause {
-    /// Which command has made it, and works on the handler still or was cut short.
-    pub(super) command: &'static str,
-    pub(super) mark: HandlerName,
-}
-
-/// By which command this handler is paused, where these are.
-pub(super) fn of_command(paused: &[HandlerName], handler: &HandlerName) -> Option<CommandPause> {
-    COMMANDS.into_iter().find_map(|command| {
-        let mark = mark(command, handler).ok()?;
-        paused
-            .contains(&mark)
-            .then_some(CommandPause { command, mark })
-    })
 }

@@ -3,9 +3,9 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use inbox::HandlerName;
+use inbox_dashboard::command_pauses;
 use serde_json::json;
 
-use super::own_pauses::{self, CommandPause};
 use crate::{args::Global, exit::Exit, output, store};
 
 #[derive(Debug, Args)]
@@ -31,12 +31,8 @@ pub(crate) async fn pause(global: &Global, args: &PauseArgs) -> Result<Exit> {
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let paused = store::waiting(&global.store, store.paused()).await?;
-    if let Some(CommandPause { command, mark }) = own_pauses::of_command(&paused, &args.handler) {
-        let handler = output::cell(args.handler.as_str(), usize::MAX);
-        bail!(
-            "`inbox {command}` has paused `{handler}`, and is at work or was cut short: run it again first, or what \
-             was handled before runs again. To give it up, `inbox resume {mark}` before this"
-        );
+    if let Some(pause) = command_pauses::of_command(&paused, &args.handler) {
+        bail!(pause.refusal());
     }
     store::waiting(&global.store, store.resume(&args.handler)).await?;
     report(global, &args.handler, false)

@@ -17,15 +17,13 @@ use inbox::{
     Completion, Context, Failure, Filter, Handler, HandlerName, HandlerStatistics, Inbox,
     OrderingKey, Page, Processor, RetryPolicy, Router, Summary,
 };
+use inbox_dashboard::command_pauses;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::{
-    own_pauses::{self, CommandPause},
-    serve::{config, server},
-};
+use super::serve::{config, server};
 use crate::{
     args::{self, Global},
     exit::Exit,
@@ -364,8 +362,9 @@ async fn news(
 
 /// What is to be done about a pause of this handler, where these are paused.
 fn until_resumed(paused: &[HandlerName], handler: &HandlerName) -> String {
-    match own_pauses::of_command(paused, handler) {
-        Some(CommandPause { command, .. }) => {
+    match command_pauses::of_command(paused, handler) {
+        Some(pause) => {
+            let command = pause.command.name();
             format!("paused until `inbox {command}` is done: if it was cut short, run it again")
         }
         None => {

@@ -283,6 +283,9 @@ fn a_handler_whose_import_was_cut_short_is_not_resumed() {
         .exits(0)
         .says("billing is handed out again");
     assert!(child.wait().unwrap().success());
+    // A mark alone, as of a command that is killed before it pauses the handler, is no pause of it.
+    place.inbox(&["pause", mark]).exits(0);
+    place.inbox(&["resume", "billing"]).exits(0);
 }
 
 /// Defect: those behind the first of an ordering key counted as handled, and ran when the import was over.

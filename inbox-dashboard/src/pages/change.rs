@@ -12,11 +12,13 @@ use maud::{Markup, html};
 
 use crate::{
     access::Operator,
+    command_pauses,
     dashboard::Shared,
     fault::Fault,
     form::{Form, parse_key},
     jobs::{Action, BROKE_OFF, Target},
     query::Parameters,
+    reading::within,
     text,
 };
 
@@ -143,13 +145,20 @@ async fn by_form(
     Ok(see("overview"))
 }
 
-/// Pauses a handler or ends its pause, which goes on whatever becomes of the request.
+/// Pauses a handler or ends its pause, which goes on whatever becomes of the request. The pause of a command that is at
+/// work or was cut short is not ended.
 pub(crate) async fn set_pause(
     shared: &Shared,
     operator: &Operator,
     handler: &HandlerName,
     is_pause: bool,
 ) -> Result<(), Fault> {
+    if !is_pause {
+        let paused = within(shared.store.paused()).await?;
+        if let Some(pause) = command_pauses::of_command(&paused, handler) {
+            return Err(Fault::paused_by_command(pause.refusal()));
+        }
+    }
     let told = PauseTold::begin(operator, handler, is_pause);
     let (store, handler) = (Arc::clone(&shared.store), handler.clone());
     let pausing = tokio::spawn(async move {

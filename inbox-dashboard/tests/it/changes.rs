@@ -11,7 +11,7 @@ use axum::{
     http::{HeaderName, Request, StatusCode},
 };
 use inbox::{Filter, Headers, Inbox, Key, MessageId, Record, State};
-use inbox_dashboard::dashboard;
+use inbox_dashboard::{command_pauses::PausingCommand, dashboard};
 
 use crate::{hooked::Hooked, support::*};
 
@@ -361,6 +361,32 @@ async fn a_handler_is_paused_and_resumed() {
         .has(&["Resume mail", "Pause bill"]);
     assert_eq!(store.paused().await.unwrap(), [handler("mail")]);
     submit(&router, "/resume", &[("handler", "mail")]).await;
+    assert!(store.paused().await.unwrap().is_empty());
+}
+
+/// Defect: the command refused to resume such a handler, and the page did it.
+#[tokio::test]
+async fn what_a_command_has_paused_is_not_resumed() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let mail = handler("mail");
+    let mark = PausingCommand::ImportKeys.mark(&mail).unwrap();
+    let resume = [("handler", "mail")];
+    store.pause(&mark).await.unwrap();
+    store.pause(&mail).await.unwrap();
+    let refused = submit(&router, "/resume", &resume).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    refused.has(&["`inbox import-keys` has paused `mail`", mark.as_str()]);
+    let body = serde_json::json!({"handler": "mail"});
+    let refused = post_json(&router, "/api/resume", body).await;
+    assert_eq!(refused.status, StatusCode::CONFLICT);
+    assert_eq!(refused.json()["code"], "paused-by-command");
+    assert!(store.paused().await.unwrap().contains(&mail));
+    // Who gives it up says so.
+    submit(&router, "/resume", &[("handler", mark.as_str())]).await;
+    let resumed = submit(&router, "/resume", &resume).await;
+    assert_eq!(location(&resumed), "overview");
     assert!(store.paused().await.unwrap().is_empty());
 }
 

@@ -8,6 +8,7 @@ use std::{collections::BTreeSet, sync::Arc};
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
 use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics, pace::Slices};
+use inbox_dashboard::command_pauses::PausingCommand;
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
@@ -125,7 +126,7 @@ async fn copy(
     token: &CancellationToken,
 ) -> Result<Option<(Report, bool)>> {
     let handlers: Vec<HandlerName> = names(before);
-    let pauses = OwnPauses::begin(&**to, "copy", &handlers).await;
+    let pauses = OwnPauses::begin(&**to, PausingCommand::Copy, &handlers).await;
     let pauses = pauses.context(CANNOT_PAUSE)?;
     let mut report = Report::default();
     let mut slices = Slices::new(batch);
