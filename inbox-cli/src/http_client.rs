@@ -21,6 +21,12 @@ pub(crate) fn build(
     set_up(builder).build().context("cannot set up HTTP")
 }
 
+/// Reads an http or https URL. `None`: the text is none.
+pub(crate) fn parse(text: &str) -> Option<Url> {
+    let url: Option<Url> = text.parse().ok();
+    url.filter(|url| matches!(url.scheme(), "http" | "https"))
+}
+
 /// Whether a URL leads to this machine.
 fn is_here(url: &Url) -> bool {
     let host = url.host_str().unwrap_or_default();
@@ -37,6 +43,22 @@ fn is_here(url: &Url) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn only_http_is_read() {
+        assert!(parse("http://localhost:8080/hook").is_some());
+        assert!(parse("https://u:p@[::1]/").is_some());
+        for other in [
+            "",
+            "localhost:8080",
+            "/hook",
+            "ftp://h/",
+            "http://",
+            "file:///a",
+        ] {
+            assert_eq!(parse(other), None, "{other}");
+        }
+    }
 
     #[test]
     fn this_machine_has_many_names() {

@@ -40,6 +40,15 @@ impl Token {
     }
 }
 
+/// Takes as long whatever the tokens are.
+impl PartialEq for Token {
+    fn eq(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
+    }
+}
+
+impl Eq for Token {}
+
 impl fmt::Debug for Token {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Token(…)")
@@ -51,6 +60,13 @@ mod tests {
     use super::*;
 
     const ONE: &str = "a-token-of-16-characters";
+
+    #[test]
+    fn tokens_are_equal_as_what_they_were_made_of_is() {
+        let one = Token::new(ONE).unwrap();
+        assert_eq!(one, Token::new(ONE).unwrap());
+        assert_ne!(one, Token::new("a-token-of-17-characters").unwrap());
+    }
 
     #[test]
     fn weak_and_odd_tokens_are_refused_and_none_is_shown() {

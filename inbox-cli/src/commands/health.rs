@@ -41,9 +41,8 @@ pub(crate) struct HealthArgs {
 }
 
 fn address(text: &str) -> Result<Url, String> {
-    let url: Option<Url> = text.parse().ok();
-    url.filter(|url| matches!(url.scheme(), "http" | "https"))
-        .ok_or_else(|| "expected an http or https URL, such as http://127.0.0.1:8080".to_owned())
+    let expected = || "expected an http or https URL, such as http://127.0.0.1:8080".to_owned();
+    http_client::parse(text).ok_or_else(expected)
 }
 
 /// What is not as it should be.

@@ -26,11 +26,7 @@ pub(super) struct Post {
 
 impl Post {
     pub(super) fn new(url: &str, retry: RetryPolicy) -> Result<Self> {
-        let url = url
-            .parse()
-            .ok()
-            .filter(|url: &Url| matches!(url.scheme(), "http" | "https"));
-        let Some(url) = url else {
+        let Some(url) = http_client::parse(url) else {
             wrong_usage("--post must be an http or https URL, such as http://localhost:8080/hook");
         };
         let client = http_client::build(&url, |client| client)?;

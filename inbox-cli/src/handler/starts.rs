@@ -3,12 +3,12 @@
 use std::{
     io,
     path::Path,
-    sync::{Mutex, OnceLock, PoisonError},
+    sync::{Mutex, PoisonError},
     time::{Duration, Instant},
 };
 
 use nix::errno::Errno;
-use tokio_util::sync::CancellationToken;
+use tokio::sync::SetOnce;
 
 /// So many failures in a row, with none that succeeds in between, are for good.
 const MOST_FAILED: u32 = 10;
@@ -20,8 +20,8 @@ const AT_ONCE: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
     failed: Mutex<Failed>,
-    reason: OnceLock<String>,
-    given_up: CancellationToken,
+    /// Why the command is not expected to start any more.
+    given_up: SetOnce<String>,
 }
 
 /// Those that have failed since the last one that succeeded.
@@ -34,8 +34,7 @@ struct Failed {
 impl Starts {
     /// Waits until the command is not expected to start any more; never ends before. Answers why, in one line.
     pub(crate) async fn given_up(&self) -> String {
-        self.given_up.cancelled().await;
-        self.reason.get().cloned().unwrap_or_default()
+        self.given_up.wait().await.clone()
     }
 
     pub(super) fn succeeded(&self) {
@@ -55,8 +54,8 @@ impl Starts {
             failed.number
         });
         if number >= MOST_FAILED {
-            self.reason.get_or_init(|| reason(program, error));
-            self.given_up.cancel();
+            // The first reason stays.
+            let _ = self.given_up.set(reason(program, error));
         }
     }
 
@@ -113,10 +112,9 @@ mod tests {
         fail(&starts, Errno::ENOENT, 0..9);
         starts.succeeded();
         fail(&starts, Errno::ENOENT, 0..9);
-        assert!(!starts.given_up.is_cancelled());
+        assert!(!starts.given_up.initialized());
         fail(&starts, Errno::ENOENT, [9]);
-        assert!(starts.given_up.is_cancelled());
-        let reason = starts.reason.get().unwrap();
+        let reason = starts.given_up.get().unwrap();
         assert!(
             reason.contains("./handler could not be started 10 times"),
             "{reason}"
@@ -131,6 +129,6 @@ mod tests {
         for errno in [Errno::EMFILE, Errno::EAGAIN, Errno::ENOMEM, Errno::ETXTBSY] {
             fail(&starts, errno, 1..100);
         }
-        assert!(!starts.given_up.is_cancelled());
+        assert!(!starts.given_up.initialized());
     }
 }

@@ -54,9 +54,7 @@ struct Body<'a> {
 
 /// A URL to post to.
 pub(crate) fn url(text: &str) -> Result<Url, String> {
-    let url: Option<Url> = text.parse().ok();
-    let url = url.filter(|url| matches!(url.scheme(), "http" | "https"));
-    url.ok_or_else(|| "expected an http or https URL".to_owned())
+    http_client::parse(text).ok_or_else(|| "expected an http or https URL".to_owned())
 }
 
 impl Notify {

@@ -16,6 +16,7 @@ use super::{
 use crate::{
     args,
     commands::process::{self, ProcessingArgs, TimeLimit},
+    http_client,
     retention::Keep,
 };
 
@@ -64,18 +65,6 @@ impl Url {
             Self::Url(url) => Ok(url.clone()),
             Self::Secret(secret) => secret.read(),
         }
-    }
-
-    /// Whether it stands in the configuration, with a password.
-    fn is_written_with_password(&self) -> bool {
-        let Self::Url(url) = self else {
-            return false;
-        };
-        let authority = url
-            .split_once("://")
-            .and_then(|(_, rest)| rest.split(['/', '?']).next());
-        let credentials = authority.and_then(|authority| authority.rsplit_once('@'));
-        credentials.is_some_and(|(credentials, _)| credentials.contains(':'))
     }
 
     fn secret(&self) -> Option<&Secret> {
@@ -138,12 +127,7 @@ pub(crate) struct HandlerConfig {
 impl Config {
     /// The environment variables that are named as secrets.
     pub(crate) fn secret_variables(&self) -> Vec<String> {
-        let receivers = self.receivers.iter();
-        let brokers = receivers.map(|receiver| receiver.get_ref().from.get_ref());
-        let notify = self.notify.iter();
-        let notify = notify.map(|notify| notify.webhook.get_ref());
-        let urls = self.store.iter().map(Spanned::get_ref);
-        let urls = urls.chain(brokers).chain(notify);
+        let urls = self.urls().map(|(_, url)| url);
         let tokens = self.api.iter().flat_map(|api| &api.get_ref().tokens);
         let dashboard = self.dashboard.iter();
         let dashboard = dashboard.flat_map(|pages| &pages.get_ref().tokens);
@@ -161,11 +145,9 @@ impl Config {
             .map(str::to_owned)
             .collect()
     }
-}
 
-impl Config {
-    /// What is taken as it stands, and would be better otherwise.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// Each URL that may be a secret, with its key.
+    pub(super) fn urls(&self) -> impl Iterator<Item = (String, &Url)> {
         let store = self.store.iter();
         let store = store.map(|store| ("store".to_owned(), store.get_ref()));
         let receivers = self.receivers.iter().enumerate();
@@ -175,37 +157,7 @@ impl Config {
         });
         let notify = self.notify.iter();
         let notify = notify.map(|notify| ("notify.webhook".to_owned(), notify.webhook.get_ref()));
-        let urls = store.chain(receivers).chain(notify);
-        let mut warnings: Vec<_> = urls
-            .filter(|(_, url)| url.is_written_with_password())
-            .map(|(key, _)| {
-                format!(
-                    "{key}: the URL has a password; keep it elsewhere: {{ env = \"VARIABLE\" }} or \
-                     {{ file = \"PATH\" }}"
-                )
-            })
-            .collect();
-        if self.has_shared_token() {
-            warnings.push(
-                "the JSON API and the dashboard take the same token, with which each worker can replay, discard and \
-                 clear: give the dashboard one of its own"
-                    .to_owned(),
-            );
-        }
-        warnings
-    }
-
-    fn has_shared_token(&self) -> bool {
-        let read = |secrets: &[Spanned<Secret>]| -> Vec<String> {
-            let read = secrets.iter().map(|secret| secret.get_ref().read());
-            read.filter_map(Result::ok).collect()
-        };
-        let (Some(api), Some(dashboard)) = (&self.api, &self.dashboard) else {
-            return false;
-        };
-        let of_dashboard = read(&dashboard.get_ref().tokens);
-        let of_api = read(&api.get_ref().tokens);
-        of_api.iter().any(|token| of_dashboard.contains(token))
+        store.chain(receivers).chain(notify)
     }
 }
 
@@ -498,12 +450,9 @@ from_text!(
 from_text!(
     /// An address to post messages to.
     PostUrl(String),
-    |text| {
-        let url: Option<reqwest::Url> = text.parse().ok();
-        match url.filter(|url| matches!(url.scheme(), "http" | "https")) {
-            Some(_) => Ok(text.to_owned()),
-            None => Err("expected an http or https URL, such as http://localhost:8080/hook".to_owned()),
-        }
+    |text| match http_client::parse(text) {
+        Some(_) => Ok(text.to_owned()),
+        None => Err("expected an http or https URL, such as http://localhost:8080/hook".to_owned()),
     }
 );
 
@@ -757,27 +706,6 @@ mod tests {
             assert!(said.starts_with(place), "{said}");
             assert!(said.contains(reason), "{said}");
             assert!(!said.contains('\n') && !said.contains("hunter2"), "{said}");
-        }
-    }
-
-    #[test]
-    fn a_password_in_the_configuration_is_warned_of() {
-        let warnings = |text: &str| file(text).parse().unwrap().warnings();
-        let written = "store = \"postgres://app:hunter2@db/shop\"\n\
-                       [[receivers]]\nfrom = \"amqp://u:hunter2@h/?queue=q\"";
-        let said = warnings(written);
-        assert!(
-            said[0].starts_with("store: the URL has a password"),
-            "{said:?}"
-        );
-        assert!(said[1].starts_with("receivers[0].from: "), "{said:?}");
-        assert!(!said.concat().contains("hunter2"), "{said:?}");
-        for fine in [
-            "store = \"postgres://app@db:5432/shop\"",
-            "store = { env = \"X\" }",
-            "",
-        ] {
-            assert_eq!(warnings(fine), [] as [String; 0], "{fine}");
         }
     }
 

@@ -10,6 +10,7 @@ mod plan;
 mod receivers;
 pub(super) mod secret;
 pub(super) mod server;
+mod warnings;
 mod webhooks;
 mod work;
 

@@ -23,6 +23,7 @@ use super::{
     receivers::{self, PlannedReceiver},
     secret::Secret,
     server::{self, WEBHOOK_LIMIT},
+    warnings,
     webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
 };
 use crate::{
@@ -53,7 +54,7 @@ pub(super) struct Plan {
     pub(super) handlers: Vec<PlannedHandler>,
     pub(super) janitor: Janitor,
     /// What the configuration itself should say otherwise.
-    config_warnings: Vec<String>,
+    pub(super) config_warnings: Vec<String>,
 }
 
 pub(super) struct PlannedApi {
@@ -183,7 +184,7 @@ fn from_flags(flags: &Flags) -> Result<Config> {
 impl Plan {
     async fn new(source: &Source, config: Config) -> Result<Self, Wrong> {
         const GRACE: Duration = Duration::from_secs(20);
-        let config_warnings = config.warnings();
+        let config_warnings = warnings::of_config(&config);
         let mut secrets = config.secret_variables();
         // Its URL may have a password.
         secrets.push("INBOX_STORE".to_owned());
@@ -332,91 +333,6 @@ impl Plan {
         lines
     }
 
-    /// What an operator should know, and may want so.
-    pub(super) fn warnings(&self) -> Vec<String> {
-        let mut warnings = self.config_warnings.clone();
-        if self.tls.is_none() && !self.listen.ip().is_loopback() {
-            warnings.push(
-                "without [tls], tokens and messages are readable on the network; have a proxy in front \
-                 that encrypts"
-                    .to_owned(),
-            );
-        }
-        if self.metrics.as_ref().is_some_and(PlannedMetrics::is_open)
-            && !self.listen.ip().is_loopback()
-        {
-            warnings.push(
-                "all who can reach the service can read /metrics, which names handlers and counts their \
-                 messages: set tokens or listen in [metrics]"
-                    .to_owned(),
-            );
-        }
-        let worked_on: BTreeSet<_> = self.handlers.iter().map(|h| &h.args.handler).collect();
-        if self.api.is_none() {
-            let to_be_worked_on = self.receivers.iter().filter(|one| !one.rules.record_only);
-            let stored: BTreeSet<_> = self
-                .webhooks
-                .iter()
-                .flat_map(|planned| &planned.webhook.handlers)
-                .chain(to_be_worked_on.flat_map(|one| &one.rules.handlers))
-                .collect();
-            for handler in stored.difference(&worked_on) {
-                warnings.push(format!("nothing here works on the messages of `{handler}`"));
-            }
-        }
-        let own: BTreeSet<_> = self.janitor.all_kept().filter_map(|(h, _)| h).collect();
-        if self.api.is_none() {
-            for handler in own.difference(&self.known_handlers()) {
-                warnings.push(format!(
-                    "[[janitor.handlers]] has `{handler}`, and nothing here stores or handles messages of that name"
-                ));
-            }
-        }
-        for planned in &self.webhooks {
-            if let Some(pointer) = planned.webhook.meant_pointer() {
-                warnings.push(format!(
-                    "ordering of {} is the name of one member; members of members need a JSON pointer: {pointer}",
-                    planned.webhook.path.0
-                ));
-            }
-        }
-        for (handler, kept) in self.janitor.all_kept() {
-            let is_kept_so = |name: &HandlerName| match handler {
-                Some(handler) => name == handler,
-                None => !own.contains(name),
-            };
-            let windows = self.handlers.iter().map(|planned| &planned.args);
-            let windows = windows.filter(|args| is_kept_so(&args.handler));
-            let windows = windows.map(|args| args.retry_policy().longest_window());
-            // Workers of the API take any handler; one that is worked on here is hardly one of theirs.
-            let is_worked_on = handler.is_some_and(|name| worked_on.contains(name));
-            let of_api = self.api.iter().filter(|_| !is_worked_on);
-            let of_api = of_api.map(|api| api.retry.longest_window());
-            let window = windows.chain(of_api).max();
-            let window = window.unwrap_or_default();
-            if let Some(kept) = kept.processed.filter(|kept| *kept < window) {
-                warnings.push(format!(
-                    "processed messages{} are kept for {}, less than a handler's retries may take ({})",
-                    of_handler(handler),
-                    output::duration(kept),
-                    output::duration(window)
-                ));
-            }
-        }
-        warnings
-    }
-
-    /// Of which handlers something is stored or handled here.
-    fn known_handlers(&self) -> BTreeSet<&HandlerName> {
-        let worked_on = self.handlers.iter().map(|planned| &planned.args.handler);
-        let webhooks = self.webhooks.iter();
-        let of_webhooks = webhooks.flat_map(|planned| &planned.webhook.handlers);
-        let rules = self.receivers.iter().map(|planned| &planned.rules);
-        let of_brokers =
-            rules.flat_map(|rules| rules.handlers.iter().chain(rules.keep_rejected.iter()));
-        worked_on.chain(of_webhooks).chain(of_brokers).collect()
-    }
-
     /// All in one line.
     pub(super) fn sentence(&self) -> String {
         let api = if self.api.is_some() {
@@ -457,7 +373,7 @@ fn body_budget(
     Ok(bytes)
 }
 
-fn of_handler(handler: Option<&HandlerName>) -> String {
+pub(super) fn of_handler(handler: Option<&HandlerName>) -> String {
     handler.map_or_else(String::new, |name| format!(" of `{name}`"))
 }
 

@@ -321,6 +321,22 @@ fn a_check_says_what_the_start_would_warn_of() {
     }
 }
 
+/// Defect: for its warnings, tokens were read once more: of a pipe, nothing was left.
+#[test]
+fn each_secret_is_read_once() {
+    let place = Place::new();
+    place.file("token", TOKEN);
+    place.file(
+        "inbox.toml",
+        "[api]\ntokens = [{ file = \"/dev/stdin\" }]\n[dashboard]\ntokens = [{ file = \"token\" }]",
+    );
+    let check = ["serve", "--config", "inbox.toml", "--check"];
+    place
+        .inbox_with(&check, TOKEN.as_bytes())
+        .exits(0)
+        .complains("warning: the JSON API and the dashboard take the same token");
+}
+
 #[tokio::test]
 async fn commands_do_not_inherit_what_is_named_as_a_secret() {
     let place = Place::new();
