@@ -23,6 +23,9 @@ const SCRIPT_DENIED: &str = "The user executing the script";
 
 /// The driver's words for a SELECT that the server has refused, whose code it does not keep.
 const NO_DATABASE: &str = "refused to switch database";
+/// The server's words, in a refusal whose code the driver does not keep.
+const IS_BUSY: &str = "is busy running a script";
+const BUSY: &str = "the server is busy with a script";
 
 pub(crate) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == DriverKind::Server(ServerErrorKind::NoScript)
@@ -63,6 +66,9 @@ pub(crate) fn before(error: RedisError) -> Error {
 pub(crate) fn connecting(error: RedisError) -> Error {
     let said = error.to_string();
     let (kind, context) = match classify(&error) {
+        _ if said.contains(NO_DATABASE) && said.contains(IS_BUSY) => {
+            (ErrorKind::Unavailable, Cow::from(BUSY))
+        }
         _ if said.contains(NO_DATABASE) => (
             ErrorKind::Invalid,
             Cow::from("the server has no database of this number, or this user may not choose it"),
@@ -114,7 +120,7 @@ fn classify(error: &RedisError) -> (ErrorKind, &'static str, Effect) {
                 "the server refuses writes because it cannot persist them",
             ),
             "NOREPLICAS" => (Unavailable, "the server has too few replicas for writes"),
-            "BUSY" => (Unavailable, "the server is busy with a script"),
+            "BUSY" => (Unavailable, BUSY),
             "NOAUTH" | "WRONGPASS" => (Denied, "the credentials were refused"),
             "LOADING" => (Unavailable, "the server is loading its data"),
             "NOSCRIPT" => (Unavailable, "the server keeps forgetting scripts"),
@@ -247,8 +253,12 @@ mod tests {
         );
         let kind = DriverKind::Server(ServerErrorKind::ResponseError);
         let words = "Redis server refused to switch database";
-        let detail = "DB index is out of range".to_owned();
-        let error = connecting(RedisError::from((kind, words, detail)));
+        let refused =
+            |detail: &str| connecting(RedisError::from((kind.clone(), words, detail.to_owned())));
+        let busy =
+            "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
+        assert_eq!(refused(busy).kind(), ErrorKind::Unavailable);
+        let error = refused("DB index is out of range");
         assert_eq!(error.kind(), ErrorKind::Invalid);
         assert!(
             error.context().contains("no database of this number"),

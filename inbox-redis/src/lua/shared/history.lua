@@ -144,16 +144,17 @@ local function finished_by(state, cutoff, limit, with_content, behind, most_look
 end
 
 -- Drops the first entries of the handlers' streams as far as nothing of theirs is left, until so many looks
--- have gone into that, or too much work. Answers the handlers of which there may be more.
+-- have gone into that, or too much work: of its own, so that it gets on however much there was to do before. Answers
+-- the handlers of which there may be more.
 local function sweep(state, most)
-  local spent, is_cut, unswept = 0, false, {}
+  local spent, is_cut, unswept, done_before = 0, false, {}, worked
   for handler, keys in pairs(handlers) do
     local stream, asked, stale, is_full = keys.done[state], at_first(64), nil, nil
     repeat
       stale = {}
       for n, entry in ipairs(call('XRANGE', stream, '-', '+', 'COUNT', asked)) do
         local before = looks
-        is_cut = is_cut or spent >= most or worked >= MOST_WORK
+        is_cut = is_cut or spent >= most or worked - done_before >= MOST_WORK
         if is_cut or #of_entry(state, entry, 1) > 0 then break end
         stale[n], spent = entry[1], spent + looks - before
       end
@@ -173,14 +174,14 @@ local function sweep(state, most)
 end
 
 -- Moves the marks of the handlers' streams up to the first entry with a payload or a result, until so many
--- looks have gone into that, or too much work. Answers the handlers whose marks may be moved further.
+-- looks have gone into that, or too much work of its own. Answers the handlers whose marks may be moved further.
 local function mark_dropped(state, cutoff, most)
-  local spent, is_cut, unmarked = 0, false, {}
+  local spent, is_cut, unmarked, done_before = 0, false, {}, worked
   for handler, keys in pairs(handlers) do
     local front, reached = front_of(keys.done[state], first_kept(state, handler), cutoff), nil
     while front.entry do
       local before = looks
-      is_cut = is_cut or spent >= most or worked >= MOST_WORK
+      is_cut = is_cut or spent >= most or worked - done_before >= MOST_WORK
       if is_cut or #of_entry(state, front.entry, 1, true) > 0 then break end
       reached, spent = front.entry[1], spent + looks - before
       front.advance()

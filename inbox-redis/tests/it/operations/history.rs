@@ -126,6 +126,35 @@ async fn a_settlement_that_keeps_nothing_can_be_repeated() {
     }
 }
 
+/// Defect: what it took to find them left no work for dropping what they were found by, which was read again and again,
+/// until nothing was deleted any more.
+#[tokio::test]
+async fn messages_of_many_batches_that_end_together_expire() {
+    const BATCHES: usize = 200;
+    let Some(server) = own(&["--appendfsync", "no"]).await else {
+        return;
+    };
+    let options = options(server.url(), false, 1).keep_processed(Some(Duration::ZERO));
+    let (store, clock) = store(options).await;
+    for batch in 0..BATCHES {
+        let sent: Vec<Message> = (0..100)
+            .map(|n| {
+                let due = Due::After(Duration::from_secs(n));
+                message(&format!("{batch} {n}")).with_due(due)
+            })
+            .collect();
+        let _ = store.receive(&sent).await.unwrap();
+    }
+    for round in 0..12 {
+        let leased = claim(&store, u32::try_from(BATCHES).unwrap()).await;
+        assert_eq!(leased.len(), BATCHES, "round {round}");
+        settle_all(&store, leased).await;
+        let kept = store.statistics().await.unwrap().count(State::Processed);
+        assert!(kept <= 2 * BATCHES as u64, "{kept} in round {round}");
+        clock.advance(Duration::from_secs(1));
+    }
+}
+
 /// The bound of the crate's documentation, measured by the server itself.
 #[tokio::test]
 async fn a_retained_message_takes_less_than_250_bytes() {

@@ -11,10 +11,10 @@ mod shards;
 use std::time::{Duration, Instant};
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Edit, Effect, ErrorKind, Extended, Filter, HandlerName,
-    Intervention, Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate, OrderingKey, Outcome,
-    Page, PurgeRequest, Receipt, Record, Schema, Settled, Settlement, State, Store, StoreExt,
-    WorkerName,
+    AfterDead, Begun, Bytes, ClaimRequest, Due, Edit, Effect, ErrorKind, Extended, Filter,
+    HandlerName, Intervention, Key, Kind, LeaseTerms, Leased, Message, MessageId, Operate,
+    OrderingKey, Outcome, Page, PurgeRequest, Receipt, Record, Schema, Settled, Settlement, State,
+    Store, StoreExt, WorkerName,
 };
 use inbox_redis::{
     Command, Confirmations, RedisOptions, RedisStore, StartChecks, conformance::contradictions,
