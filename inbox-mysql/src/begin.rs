@@ -163,7 +163,10 @@ fn add_begin_of_run(
     script.all(&sql.begin_lock);
     script.read_time();
     script.fill(&sql.end_runs, &[("queues", Statement::new("1"))]);
-    add_take(context, script, terms, sql.no_run(true))
+    let places = add_take(context, script, terms, sql.no_run(true));
+    // The key may have lost its last open message before it was locked, which made its row again.
+    script.all(&sql.promote_key_heads);
+    places
 }
 
 fn add_take(

@@ -62,10 +62,13 @@ fn add_claim(
         ("queues", selection.queues),
         ("limit", number(most)),
         ("run_limit", number(run_limit)),
+        ("most_behind", number(run_limit - 1)),
     ];
     script.fill(&sql.claim_runs, &values);
     script.fill(&sql.end_runs, &[("queues", Statement::new("1"))]);
-    add_lease(context, script, request);
     script.all(&sql.claim_members);
+    // Whatever may be waited for is waited for by now: the leases begin behind it.
+    script.read_time();
+    add_lease(context, script, request);
     add_look(context, script, selection.due)
 }

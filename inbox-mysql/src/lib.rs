@@ -165,7 +165,7 @@
 //! A claim of [runs](inbox_api::Store::claim) waits for no ordering key that another transaction has locked: the
 //! first message comes alone then. In a cluster, what is locked on another node is not seen, and one of both is
 //! rolled back. A caller's transaction in `REPEATABLE READ` that settles a message of a run locks the gap
-//! behind it in `inbox_run`, so that such claims may wait for its end.
+//! behind it in `inbox_run`, so that such claims may wait for its end. Their leases begin behind that wait.
 //!
 //! A claim takes messages from the front of an index and so leaves removed entries there, which
 //! InnoDB clears away later: MariaDB about once a second. A claim would have to step over them, at

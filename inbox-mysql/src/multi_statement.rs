@@ -69,8 +69,8 @@ const LOCK_WAIT_AS_BEFORE: &str = "SET SESSION innodb_lock_wait_timeout = \
 
 /// Frees what lists take in the session's memory, and what they hold.
 const FORGET_LISTS: &str = "SET @inbox_claimed = NULL, @inbox_heads = NULL, @inbox_held = NULL, @inbox_keys = NULL, \
-                            @inbox_ids = NULL, @inbox_picked = NULL, @inbox_rows = NULL, @inbox_seqs = NULL, \
-                            @inbox_seen = NULL, @inbox_settled = NULL";
+                            @inbox_ids = NULL, @inbox_picked = NULL, @inbox_rows = NULL, @inbox_run = NULL, \
+                            @inbox_seqs = NULL, @inbox_seen = NULL, @inbox_settled = NULL";
 
 /// Lists from this size on, in bytes, are not left in a session.
 const LARGE_LIST: usize = 64 * 1024;

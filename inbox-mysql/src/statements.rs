@@ -23,9 +23,9 @@ const LISTS: [(&str, &str); 9] = [
     ),
     (
         "heads",
-        "JSON_TABLE(JSON_EXTRACT(@inbox_heads, CONCAT('$[', i.n + 1, ']')), '$' COLUMNS (\
-         due BIGINT PATH '$[0]', seq BIGINT PATH '$[1]', lapsed INT PATH '$[2]', \
-         vanished INT PATH '$[3]', h VARCHAR(256) PATH '$[4]', k VARCHAR(510) PATH '$[5]'))",
+        "JSON_TABLE(@inbox_heads, '$[*]' COLUMNS (n FOR ORDINALITY, due BIGINT PATH '$[0]', \
+         seq BIGINT PATH '$[1]', lapsed INT PATH '$[2]', vanished INT PATH '$[3]', \
+         h VARCHAR(256) PATH '$[4]', k VARCHAR(510) PATH '$[5]'))",
     ),
     (
         "rows",

@@ -1,7 +1,8 @@
 -- Selects what is due first in any of the queues, locks it, and looks for the run of each: those that
 -- directly follow it in its ordering key, as far as each is pending, due, and has no attempt that ended
--- without an outcome, nor a lease that it lost with a run. One message after the other, up to the limit:
--- what no run has room for is not looked at. @inbox_seqs are the selected ones whose lease has run out.
+-- without an outcome, nor a lease that it lost with a run. One first message after the other, up to the limit:
+-- the ordering keys of what no claim has room for are not looked at. @inbox_seqs are the selected ones whose
+-- lease has run out.
 --
 -- Who changes what is open of an ordering key has locked the key. A claim has locked a message already, and
 -- so does not wait for the key: without its lock, what is pending is taken alone, and what has run out is left.
@@ -15,46 +16,87 @@ FROM (SELECT * FROM ({queues}) AS c ORDER BY visible_at, seq LIMIT {limit}) AS t
 {agg_deep} SELECT {deep} JSON_ARRAYAGG(JSON_ARRAY(due, seq, first, IF(members > 1, 1, 0))),
     JSON_ARRAYAGG(IF(lapsed = 1 AND seq = first, seq, NULL)) INTO @inbox_claimed, @inbox_seqs
 FROM (
-    WITH RECURSIVE in_order AS (
-        -- Stands for none. Its values are as wide as any of the columns.
-        SELECT CAST(-1 AS SIGNED) AS n, 9223372036854775807 AS due, 9223372036854775807 AS first,
-            NULLIF(9223372036854775807, 9223372036854775807) AS seq, CAST(0 AS SIGNED) AS place,
-            CAST(0 AS SIGNED) AS taken, CAST(0 AS SIGNED) AS lapsed,
-            UNHEX(REPEAT('00', 128)) AS handler, UNHEX(REPEAT('00', 255)) AS ordering_key,
-            CAST(NULL AS SIGNED) AS goes_on
+    -- With a limit the list is read once, into a table with an index. Without, it is read again at each step.
+    WITH RECURSIVE heads AS (
+        SELECT n, due, seq, lapsed, vanished, UNHEX(h) AS handler, UNHEX(k) AS ordering_key
+        FROM {heads} AS j LIMIT 1000000
+    ), in_order AS (
+        -- Stands for none. The members of a run are a list as text; NULL without the key's lock. Taken: how many
+        -- messages those before have.
+        SELECT CAST(0 AS SIGNED) AS n, CAST(0 AS SIGNED) AS taken,
+            CAST('[]' AS CHAR(1000000)) AS members
         UNION ALL
-        -- The next one of the run, if there is one.
-        SELECT i.n, i.due, i.first,
-            (
-                SELECT w.seq FROM {work} AS w FORCE INDEX (PRIMARY)
-                WHERE w.seq = (
-                    SELECT e.seq FROM {open} AS e FORCE INDEX (PRIMARY)
-                    WHERE e.handler = i.handler AND e.ordering_key = i.ordering_key AND e.seq > i.seq
-                    ORDER BY e.handler, e.ordering_key, e.seq LIMIT 1
-                    FOR UPDATE
-                ) AND w.queue = 2 AND w.visible_at <= @inbox_now AND w.started <= w.finished
-                    AND w.worker IS NOT NULL
-                FOR UPDATE SKIP LOCKED
-            ),
-            i.place + 1, i.taken + 1, i.lapsed, i.handler, i.ordering_key, i.goes_on
-        FROM in_order AS i
-        WHERE i.seq IS NOT NULL AND COALESCE(i.goes_on, 0) = 1 AND i.place < {run_limit}
-            AND i.taken + 1 < {limit}
-        UNION ALL
-        -- Or else the next first one.
-        SELECT i.n + 1, h.due, h.seq, h.seq, 1, i.taken + (i.seq IS NOT NULL), h.lapsed,
-            UNHEX(h.h), UNHEX(h.k),
-            (
-                SELECT 1 - h.vanished FROM {ordering} AS o FORCE INDEX (PRIMARY)
-                WHERE o.handler = UNHEX(h.h) AND o.ordering_key = UNHEX(h.k)
-                FOR UPDATE SKIP LOCKED
-            )
-        FROM in_order AS i STRAIGHT_JOIN {heads} AS h
-        WHERE NOT (i.seq IS NOT NULL AND COALESCE(i.goes_on, 0) = 1 AND i.place < {run_limit})
-            AND i.taken + (i.seq IS NOT NULL) < {limit}
+        -- The open messages of each key are read once, no more of them than a run may have: neither server looks
+        -- for the next one behind a number of another row by an index. In MariaDB a derived table knows nothing of the
+        -- rows around it; so what is read there is gathered in a variable, up to the first row that ends the run.
+        SELECT h.n, i.taken + COALESCE(JSON_LENGTH(i.members), 1), (
+            SELECT
+                /*!80000 IF(
+                    h.vanished = 1 OR LEAST(
+                        {run_limit}, {limit} - i.taken - COALESCE(JSON_LENGTH(i.members), 1)
+                    ) < 2,
+                    JSON_ARRAY(h.seq),
+                    COALESCE(JSON_MERGE_PRESERVE(JSON_ARRAY(h.seq), (
+                        SELECT JSON_ARRAYAGG(seq) FROM (
+                            SELECT seq, ROW_NUMBER() OVER (ORDER BY seq) AS place,
+                                SUM(goes_on IS NULL) OVER (ORDER BY seq) AS ends
+                            FROM (
+                                SELECT e.seq, (
+                                    SELECT 1 FROM {work} AS w FORCE INDEX (PRIMARY)
+                                    WHERE w.seq = e.seq AND w.queue = 2 AND w.visible_at <= @inbox_now
+                                        AND w.started <= w.finished AND w.worker IS NOT NULL
+                                    FOR UPDATE SKIP LOCKED
+                                ) AS goes_on
+                                FROM {open} AS e FORCE INDEX (PRIMARY)
+                                WHERE e.handler = h.handler AND e.ordering_key = h.ordering_key
+                                    AND e.seq > h.seq
+                                ORDER BY e.handler, e.ordering_key, e.seq LIMIT {most_behind}
+                                FOR UPDATE
+                            ) AS behind
+                        ) AS counted
+                        WHERE ends = 0 AND place < LEAST(
+                            {run_limit}, {limit} - i.taken - COALESCE(JSON_LENGTH(i.members), 1)
+                        )
+                    )), JSON_ARRAY(h.seq))
+                ) */
+                -- Each number takes as much room, which counts them.
+                /*M! IF(
+                    CHAR_LENGTH(@inbox_run := CONCAT('[', LPAD(h.seq, 20, ' '))) <> 21
+                    OR h.vanished = 1 OR LEAST(
+                        {run_limit}, {limit} - i.taken - COALESCE(JSON_LENGTH(i.members), 1)
+                    ) < 2
+                    OR (
+                        SELECT 1 FROM {open} AS e FORCE INDEX (PRIMARY)
+                        WHERE e.handler = h.handler AND e.ordering_key = h.ordering_key AND e.seq > h.seq
+                            AND IF(
+                                (
+                                    SELECT 1 FROM {work} AS w FORCE INDEX (PRIMARY)
+                                    WHERE w.seq = e.seq AND w.queue = 2 AND w.visible_at <= @inbox_now
+                                        AND w.started <= w.finished AND w.worker IS NOT NULL
+                                    FOR UPDATE SKIP LOCKED
+                                ) IS NULL,
+                                1,
+                                CHAR_LENGTH(@inbox_run := CONCAT(@inbox_run, ',', LPAD(e.seq, 20, ' ')))
+                                    >= 21 * LEAST(
+                                        {run_limit}, {limit} - i.taken - COALESCE(JSON_LENGTH(i.members), 1)
+                                    )
+                            )
+                        ORDER BY e.handler, e.ordering_key, e.seq LIMIT 1
+                        FOR UPDATE
+                    ) IS NULL,
+                    CONCAT(@inbox_run, ']'), CONCAT(@inbox_run, ']')
+                ) */
+            FROM {ordering} AS o FORCE INDEX (PRIMARY)
+            WHERE o.handler = h.handler AND o.ordering_key = h.ordering_key
+            FOR UPDATE SKIP LOCKED
+        )
+        FROM in_order AS i STRAIGHT_JOIN heads AS h ON h.n = i.n + 1
+        WHERE i.taken + COALESCE(JSON_LENGTH(i.members), 1) < {limit}
     )
-    SELECT i.due, i.first, i.seq, i.lapsed, COUNT(*) OVER (PARTITION BY i.first) AS members
-    FROM in_order AS i
-    WHERE i.seq IS NOT NULL
-        AND (i.place > 1 OR i.lapsed = 0 OR i.ordering_key IS NULL OR i.goes_on IS NOT NULL)
+    SELECT h.due, h.seq AS first, m.seq, h.lapsed, COUNT(*) OVER (PARTITION BY h.n) AS members
+    FROM in_order AS i STRAIGHT_JOIN heads AS h ON h.n = i.n
+    STRAIGHT_JOIN JSON_TABLE(
+        COALESCE(i.members, CONCAT('[', h.seq, ']')), '$[*]' COLUMNS (seq BIGINT PATH '$')
+    ) AS m
+    WHERE i.members IS NOT NULL OR h.lapsed = 0 OR h.ordering_key IS NULL
 ) AS counted;

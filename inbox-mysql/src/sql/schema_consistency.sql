@@ -9,8 +9,8 @@ WITH tallied AS (
     (SELECT seq FROM {message} ORDER BY seq LIMIT 100)
     UNION (SELECT seq FROM {message} ORDER BY seq DESC LIMIT 100)
 ), some_work AS (
-    (SELECT seq, handler, ordering_key FROM {work} ORDER BY seq LIMIT 100)
-    UNION (SELECT seq, handler, ordering_key FROM {work} ORDER BY seq DESC LIMIT 100)
+    (SELECT seq, handler, ordering_key, queue FROM {work} ORDER BY seq LIMIT 100)
+    UNION (SELECT seq, handler, ordering_key, queue FROM {work} ORDER BY seq DESC LIMIT 100)
 ), some_open AS (
     (
         SELECT handler, ordering_key, seq FROM {open}
@@ -79,6 +79,14 @@ WHERE EXISTS (
     SELECT 1 FROM some_run AS r
     LEFT JOIN {work} AS w ON w.seq = r.seq AND w.queue IN (1, 3)
     WHERE w.seq IS NULL
+)
+UNION ALL
+SELECT 'run lacks messages of work' FROM DUAL
+WHERE EXISTS (
+    SELECT 1 FROM some_work AS w
+    LEFT JOIN {run} AS r
+        ON r.handler = w.handler AND r.ordering_key = w.ordering_key AND r.seq = w.seq
+    WHERE w.queue = 3 AND r.seq IS NULL
 )
 UNION ALL
 SELECT 'ordering lacks keys of open' FROM DUAL

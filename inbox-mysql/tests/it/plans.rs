@@ -12,7 +12,8 @@ use inbox_mysql::MySqlStore;
 use sqlx::{MySqlPool, mysql::MySqlPoolOptions};
 
 use crate::common::{
-    self, TestInbox, claim, dead, defer, handler, key, message, on_each, ordered, processed, terms,
+    self, TestInbox, accept, claim, dead, defer, handler, key, message, on_each, ordered,
+    processed, terms,
 };
 
 /// How many messages of each sort there are when there are many.
@@ -28,12 +29,36 @@ struct Measured {
 }
 
 impl Measured {
-    async fn rows_read(&self) -> i64 {
-        let counters: Vec<(String, String)> =
-            sqlx::query_as("SHOW SESSION STATUS LIKE 'Handler_read%'")
-                .fetch_all(&self.pool)
+    async fn new(inbox: &TestInbox) -> Self {
+        let pool = MySqlPoolOptions::new()
+            .max_connections(1)
+            .connect_with(common::connect_options(&inbox.url, Some(&inbox.database)))
+            .await
+            .unwrap();
+        Self {
+            store: MySqlStore::with_pool(pool.clone(), inbox.options.clone())
                 .await
-                .unwrap();
+                .unwrap(),
+            pool,
+            next: 0,
+        }
+    }
+
+    async fn rows_read(&self) -> i64 {
+        self.sum_of("SHOW SESSION STATUS LIKE 'Handler_read%'")
+            .await
+    }
+
+    /// Rows of temporary tables, and what is written, too.
+    async fn rows_touched(&self) -> i64 {
+        self.sum_of("SHOW SESSION STATUS LIKE 'Handler%'").await
+    }
+
+    async fn sum_of(&self, counters: &'static str) -> i64 {
+        let counters: Vec<(String, String)> = sqlx::query_as(counters)
+            .fetch_all(&self.pool)
+            .await
+            .unwrap();
         let counts = counters.iter().map(|(_, count)| count.parse::<i64>());
         counts.sum::<Result<i64, _>>().unwrap()
     }
@@ -332,18 +357,7 @@ async fn fill(inbox: &TestInbox) {
 fn no_operation_reads_more_with_a_backlog_and_a_history() {
     on_each(async |inbox, kind| {
         let store = inbox.store().await;
-        let pool = MySqlPoolOptions::new()
-            .max_connections(1)
-            .connect_with(common::connect_options(&inbox.url, Some(&inbox.database)))
-            .await
-            .unwrap();
-        let mut measured = Measured {
-            store: MySqlStore::with_pool(pool.clone(), inbox.options.clone())
-                .await
-                .unwrap(),
-            pool,
-            next: 0,
-        };
+        let mut measured = Measured::new(&inbox).await;
         measured.everything().await;
         let few = measured.everything().await;
         fill(&inbox).await;
@@ -366,6 +380,40 @@ fn no_operation_reads_more_with_a_backlog_and_a_history() {
         // It is an inbox that the store works with.
         let record = store.get(&key("many 19000")).await.unwrap().unwrap();
         assert_eq!(record.state, State::Processed);
+        measured.pool.close().await;
+    });
+}
+
+/// However long a run is, and however many ordering keys are looked at: each message is looked at a few times,
+/// and not once for each of the others.
+#[test]
+fn a_claim_of_runs_reads_each_message_a_few_times() {
+    const CLAIMED: usize = 500;
+    on_each(async |inbox, kind| {
+        let _ = inbox.store().await;
+        let measured = Measured::new(&inbox).await;
+        for (keys, run_limit) in [(1, 500), (5, 100), (500, 2)] {
+            let messages: Vec<_> = (0..CLAIMED)
+                .map(|n| ordered(&format!("{keys} {n}"), &format!("{keys} {}", n % keys)))
+                .collect();
+            accept(&measured.store, &messages).await;
+            let request = ClaimRequest {
+                handlers: vec![handler("h")],
+                limit: 500,
+                terms: terms(),
+                run_limit,
+            };
+            let before = measured.rows_touched().await;
+            let leased = measured.store.claim(&request).await.unwrap().leased;
+            let touched = measured.rows_touched().await - before;
+            assert_eq!(leased.len(), CLAIMED);
+            assert!(
+                touched < 100 * CLAIMED as i64,
+                "{kind}, {keys} keys: {touched}"
+            );
+            let leases: Vec<_> = leased.into_iter().map(|leased| leased.lease).collect();
+            measured.settle_as(&leases, &processed()).await;
+        }
         measured.pool.close().await;
     });
 }

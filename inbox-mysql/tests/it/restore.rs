@@ -283,6 +283,34 @@ fn some_of_the_tables_are_refused() {
     });
 }
 
+/// The messages of a run are leased in the work, and not listed.
+#[test]
+fn all_but_the_runs_is_refused() {
+    if !available() {
+        return;
+    }
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        accept(&store, &["1", "2", "3"].map(|id| ordered(id, "key"))).await;
+        let request = inbox_api::ClaimRequest {
+            run_limit: 10,
+            ..common_request()
+        };
+        let leased = store.claim(&request).await.unwrap().leased;
+        assert_eq!(leased.len(), 3);
+        store.close().await;
+        let ignored = format!("--ignore-table={}.inbox_run", inbox.database);
+        let mut arguments = ROWS.to_vec();
+        arguments.push(&ignored);
+        let rows = dump(&inbox, &arguments);
+        let other = second(&inbox).await;
+        other.store().await.close().await;
+        load_all(&other, &rows);
+        is_refused(&other, "all but run").await;
+        drop_database(&other).await;
+    });
+}
+
 /// The dump of one table is older than that of the others.
 #[test]
 fn tables_of_two_dumps_are_refused() {

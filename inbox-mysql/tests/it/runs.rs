@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use inbox_api::{
     Begun, ClaimRequest, Claims, Extended, Intervention, Leased, Operate as _, Outcome, Recorded,
-    Settled, Settlement, Slice, Store as _, Transactional as _,
+    Settled, Settlement, Slice, Store as _, Transactional as _, from_micros,
 };
 use inbox_mysql::{MySqlStore, conformance::contradictions};
 use sqlx::Connection as _;
 
 use crate::common::{
     LEASE, TestInbox, accept, handler, key, message, on_each, ordered, processed, settle, terms,
+    waits,
 };
 
 fn request(limit: u32, run_limit: u32) -> ClaimRequest {
@@ -285,6 +286,98 @@ fn a_claim_gets_as_many_as_it_asked_for() {
         // Of the long one only seven, and then none.
         assert_eq!(claims.leased.len(), 150);
         assert_eq!(others.leased.len(), 200 - 150 - 43);
+        check(&inbox).await;
+    });
+}
+
+/// The run of a key is not listed, as after loading tables of different times into an inbox at work.
+#[test]
+fn a_run_that_is_not_listed_ends_one_by_one() {
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        for (n, is_over) in [true, false].into_iter().enumerate() {
+            let names = ["1", "2", "3"].map(|id| format!("{n} {id}"));
+            let names: Vec<_> = names.iter().map(String::as_str).collect();
+            let leased = run_of(&store, &names).await;
+            inbox.run("DELETE FROM inbox_run").await.unwrap();
+            if is_over {
+                inbox.clock.advance(LEASE);
+                for name in names {
+                    let claims = store.claim(&request(10, 1)).await.unwrap();
+                    assert_eq!(ids(&claims.leased), [name]);
+                    settle(&store, &claims.leased[0].lease, processed()).await;
+                }
+            } else {
+                for leased in leased {
+                    let none = store.claim(&request(10, 1)).await.unwrap();
+                    assert_eq!(none, Claims::default());
+                    settle(&store, &leased.lease, processed()).await;
+                }
+            }
+            check(&inbox).await;
+        }
+    });
+}
+
+/// Between the two packets of a beginning, another transaction ends the key's last open messages.
+#[test]
+fn a_beginning_behind_the_end_of_its_key_leaves_no_key() {
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        let leased = run_of(&store, &["1", "2"]).await;
+        inbox.clock.advance(LEASE);
+        let mut transaction = store.open().await.unwrap();
+        let lock = "SELECT head FROM inbox_ordering FOR UPDATE";
+        sqlx::raw_sql(lock)
+            .execute(&mut *transaction)
+            .await
+            .unwrap();
+        let other = inbox.other().await;
+        // A copy without an ordering key waits for that of the stored one in the second packet only.
+        let copy = message("1");
+        let terms = terms();
+        let ending = async {
+            waits(&inbox).await;
+            let settlements = leased.iter().map(|leased| Settlement {
+                lease: leased.lease.clone(),
+                outcome: processed(),
+            });
+            let settlements: Vec<_> = settlements.collect();
+            let settled = store.settle_in(&mut transaction, &settlements).await;
+            assert_eq!(settled.unwrap(), vec![Settled::Done; 2]);
+            store.commit(transaction).await.unwrap();
+        };
+        let (begun, ()) = tokio::join!(other.begin(&copy, &terms), ending);
+        let begun = begun.unwrap();
+        assert!(matches!(begun, Begun::Processed { .. }), "{begun:?}");
+        check(&inbox).await;
+    });
+}
+
+/// Leases are measured from behind a wait for a caller's transaction, which has locked what the run is listed in.
+#[test]
+fn a_claim_that_had_to_wait_gives_whole_leases() {
+    on_each(async |inbox, _| {
+        let store = inbox.store().await;
+        accept(&store, &["1", "2"].map(|id| ordered(id, "a"))).await;
+        let mut other = inbox.connection().await.unwrap();
+        let lock = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ; START TRANSACTION; \
+                    SELECT seq FROM inbox_run FOR UPDATE";
+        sqlx::raw_sql(lock).execute(&mut other).await.unwrap();
+        let ending = async {
+            waits(&inbox).await;
+            let now = "SELECT TIMESTAMPDIFF(MICROSECOND, '1970-01-01', UTC_TIMESTAMP(6))";
+            let now = inbox.number(now).await;
+            other.close().await.unwrap();
+            from_micros(now)
+        };
+        let (claims, now) = tokio::join!(claim_runs(&store, 10), ending);
+        assert_eq!(ids(&claims.leased), ["1", "2"]);
+        for leased in &claims.leased {
+            assert!(leased.lease.until >= now + LEASE, "{:?}", leased.lease);
+        }
+        let row = "SELECT MIN(visible_at) FROM inbox_work";
+        assert!(from_micros(inbox.number(row).await) >= now + LEASE);
         check(&inbox).await;
     });
 }
