@@ -65,6 +65,15 @@ impl Envelope {
         found.map(|(_, value)| value.as_str())
     }
 
+    /// The headers, without those of this name, compared without regard to case. A [publisher](crate::Publisher)
+    /// leaves out what it would send in a header of that name: an own header must not stand for a property.
+    pub fn headers_without(&self, name: &str) -> impl Iterator<Item = (&str, &str)> {
+        let headers = self.headers.iter();
+        headers
+            .filter(move |(own, _)| !own.eq_ignore_ascii_case(name))
+            .map(|(own, value)| (own.as_str(), value.as_str()))
+    }
+
     /// The delivery as it came, for a receiver that keeps rejected ones. Its position, or its id, tells it
     /// from others; where it has neither, its headers do.
     #[must_use]
@@ -100,5 +109,26 @@ impl fmt::Debug for Envelope {
             .field("payload_bytes", &self.payload.len())
             .field("headers", &names.collect::<Vec<_>>())
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn headers_of_one_name_are_left_out_however_it_is_written() {
+        let mut envelope = Envelope::new("orders", "{}");
+        for (name, value) in [
+            ("a", "1"),
+            ("ordering-key", "2"),
+            ("Ordering-Key", "3"),
+            ("ordering-keys", "4"),
+            ("a", "5"),
+        ] {
+            envelope.headers.push((name.into(), value.into()));
+        }
+        let rest: Vec<_> = envelope.headers_without("ordering-key").collect();
+        assert_eq!(rest, [("a", "1"), ("ordering-keys", "4"), ("a", "5")]);
     }
 }

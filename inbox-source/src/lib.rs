@@ -31,5 +31,5 @@ pub use envelope::Envelope;
 pub use mapping::{Mapping, MappingError, Positions};
 #[cfg(feature = "mapping")]
 pub use places::{IdFrom, TextFrom, UnknownPlace};
-pub use publisher::Publisher;
+pub use publisher::{FailedKeys, Publisher};
 pub use source::{Delivery, Flow, Raw, Rejection, Source, SourceError};

@@ -105,8 +105,9 @@
 //!
 //! # Errors and reconnecting
 //! The client connects again by itself, and finds brokers, leaders and coordinators that have moved. While no
-//! broker answers, or the topic is not there, the source fails transiently, so that the receiver's outage
-//! shows. So it does while no broker's certificate is accepted, and says what the client says of the last
+//! broker answers, or none of its topics is there, the source fails transiently, so that the receiver's outage
+//! shows (where only some topics are missing, there is a warning). So it does while no broker's certificate is
+//! accepted, and says what the client says of the last
 //! connection; of a single broker whose certificate is refused there is a warning. A wrong password, missing
 //! rights, or a group of members with another assignment strategy fail for good, of a source. Of a publisher
 //! only what is wrong with the record does: it is too large, or the broker refuses it or its topic's name. A

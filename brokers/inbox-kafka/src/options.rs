@@ -14,12 +14,14 @@ const KEYS: &str = "topic, group, dead_letters, rejected, start, instance, isola
     tls_ca_file, session_timeout_ms, revoke_wait_ms, prefetch_kb";
 
 /// What this crate's guarantees rest on, or has a method for.
-const RESERVED: [&str; 24] = [
+const RESERVED: [&str; 27] = [
     "acks",
     "allow.auto.create.topics",
     "auto.commit.enable",
     "auto.offset.reset",
     "bootstrap.servers",
+    "delivery.report.only.error",
+    "delivery.timeout.ms",
     "enable.auto.commit",
     "enable.auto.offset.store",
     "enable.idempotence",
@@ -30,6 +32,7 @@ const RESERVED: [&str; 24] = [
     "group.protocol",
     "heartbeat.interval.ms",
     "isolation.level",
+    "message.max.bytes",
     "message.timeout.ms",
     "metadata.broker.list",
     "partition.assignment.strategy",
@@ -565,12 +568,17 @@ impl KafkaOptions {
         if let Some(instance) = &self.instance {
             config.set("group.instance.id", instance);
         }
-        for (name, value) in UNLESS_SET {
-            if config.get(name).is_none() {
-                config.set(name, value);
-            }
-        }
+        set_unless_set(&mut config, &UNLESS_SET);
         config
+    }
+}
+
+/// Sets those that no property of the connection says otherwise.
+pub(crate) fn set_unless_set(config: &mut ClientConfig, properties: &[(&str, &str)]) {
+    for (name, value) in properties {
+        if config.get(name).is_none() {
+            config.set(*name, *value);
+        }
     }
 }
 
@@ -676,6 +684,15 @@ mod tests {
                 .property("enable.auto.commit", "true")
                 .is_err()
         );
+        for (name, value) in [
+            // Another name of `message.timeout.ms`, and nothing would be confirmed.
+            ("delivery.timeout.ms", "1"),
+            ("delivery.report.only.error", "true"),
+            // What is larger would be a dead letter, and no dead letter could be written of it.
+            ("message.max.bytes", "500000"),
+        ] {
+            assert!(connection.clone().property(name, value).is_err(), "{name}");
+        }
         assert!(connection.property("fetch.min.bytes", "10").is_ok());
     }
 

@@ -156,10 +156,7 @@ impl Poller {
                     self.accept(&place, &message);
                 }
                 Err(error) if is_fatal(&error) => return Err(source_error("receiving", &error)),
-                Err(error) if is_outage(&error) => {
-                    self.missing_topics.note(&error);
-                    self.tell(self.outage(&error));
-                }
+                Err(error) if is_outage(&error) => self.note_outage(&error),
                 Err(error) => tracing::debug!(%error, "the client tries again"),
             }
         }
@@ -370,10 +367,7 @@ impl Poller {
                 Some(Err(error)) if is_fatal(&error) => {
                     return Err(source_error("receiving", &error));
                 }
-                Some(Err(error)) if is_outage(&error) => {
-                    self.missing_topics.note(&error);
-                    self.tell(self.outage(&error));
-                }
+                Some(Err(error)) if is_outage(&error) => self.note_outage(&error),
                 Some(Err(error)) => tracing::debug!(%error, %place, "the client tries again"),
             }
         }
@@ -390,9 +384,12 @@ impl Poller {
         self.shared.deliveries() < most.max(1) && self.shared.bytes() < most_bytes.max(1)
     }
 
-    fn outage(&self, error: &KafkaError) -> SourceError {
+    fn note_outage(&mut self, error: &KafkaError) {
+        if self.missing_topics.note(error) {
+            return; // It is told when it is known which topics are missing.
+        }
         let failed_connection = self.consumer.context().failed_connection();
-        outage(error, failed_connection.as_deref())
+        self.tell(outage(error, failed_connection.as_deref()));
     }
 
     fn tell(&self, failure: SourceError) {

@@ -15,7 +15,7 @@ use crate::{
     Connection,
     envelope::{headers, is_tombstone},
     error::is_too_large,
-    options::invalid,
+    options::{invalid, set_unless_set},
     writer::Writer,
 };
 
@@ -30,7 +30,8 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// producer); what is published again after an error is another record with the same header
 /// [`message-id`](crate::ID), which an inbox refuses.
 ///
-/// The key goes where it is hashed to, as Java clients do it (`murmur2_random`), so that both order alike. Of a
+/// The key goes where it is hashed to, as Java clients do it (`murmur2_random`), so that both order alike, unless the
+/// connection has another [property](Connection::property) `partitioner`. Of a
 /// failed message and those behind it on the same partition, none overtakes another while the client tries again; one
 /// that is given up after the time limit leaves a gap.
 ///
@@ -97,8 +98,11 @@ impl KafkaPublisher {
 
     fn config(&self) -> ClientConfig {
         let mut config = self.connection.producer_config(self.limit);
-        config.set("partitioner", "murmur2_random");
-        config.set("linger.ms", "1");
+        set_unless_set(&mut config, &[("partitioner", "murmur2_random")]);
+        // The client has two names for it.
+        if config.get("queue.buffering.max.ms").is_none() {
+            set_unless_set(&mut config, &[("linger.ms", "1")]);
+        }
         config
     }
 
@@ -251,6 +255,27 @@ mod tests {
         assert!(!format!("{error} {error:?}").contains("hunter2"), "{error}");
         let error = KafkaPublisher::from_url("kafka://h:9092/?colour=red").unwrap_err();
         assert!(error.to_string().contains("colour"), "{error}");
+    }
+
+    #[test]
+    fn properties_that_are_not_reserved_are_heeded() {
+        let config = |properties: &[(&str, &str)]| {
+            let mut connection = Connection::new("h");
+            for (name, value) in properties {
+                connection = connection.property(name, *value).unwrap();
+            }
+            KafkaPublisher::new(connection).config()
+        };
+        let usual = config(&[]);
+        for (name, usually, other) in [
+            ("partitioner", "murmur2_random", "consistent"),
+            ("linger.ms", "1", "20"),
+        ] {
+            assert_eq!(usual.get(name), Some(usually), "{name}");
+            assert_eq!(config(&[(name, other)]).get(name), Some(other), "{name}");
+        }
+        let renamed = config(&[("queue.buffering.max.ms", "20")]);
+        assert_eq!(renamed.get("linger.ms"), None);
     }
 
     #[test]

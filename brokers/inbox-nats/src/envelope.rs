@@ -70,16 +70,16 @@ pub(crate) fn add_names(envelope: &mut Envelope) {
 }
 
 /// The headers of a message that is sent, or why NATS has no place for one. Its own that give orders to a stream
-/// are left out: who wrote the message was not asked.
+/// are left out: who wrote the message was not asked. So is one that would be the key of a message that has none.
 pub(crate) fn headers(envelope: &Envelope) -> Result<HeaderMap, &'static str> {
     let mut headers = HeaderMap::new();
-    for (name, value) in &envelope.headers {
+    for (name, value) in envelope.headers_without(KEY) {
         if begins(name, ORDERS) {
             continue;
         }
         let value = match begins(name, EVENT) {
             true => utf8_percent_encode(value, ENCODED).into(),
-            false => Cow::Borrowed(value.as_str()),
+            false => Cow::Borrowed(value),
         };
         headers.append(header_name(name)?, header_value(&value)?);
     }
@@ -153,6 +153,15 @@ mod tests {
         assert_eq!(arrived.header("ce-subject"), Some("caf\u{e9} 100%"));
         assert_eq!(arrived.header("Nats-Expected-Stream"), None);
         assert_eq!((arrived.id, arrived.key), (sent.id, sent.key));
+    }
+
+    #[test]
+    fn no_header_is_the_key_of_a_message_without_one() {
+        let mut sent = Envelope::new("orders", "");
+        sent.headers = vec![("Ordering-Key".into(), "other".into())];
+        let mut arrived = Envelope::default();
+        add_headers(&mut arrived, &headers(&sent).unwrap());
+        assert_eq!(arrived.key, None);
     }
 
     #[test]

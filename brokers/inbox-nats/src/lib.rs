@@ -117,7 +117,7 @@
 //! A lost connection is a transient error, and so is a server that is silent for nine seconds; the next call
 //! connects again and looks for stream and consumer. So is a consumer that the server cannot create at the moment.
 //! A wrong password, a stream that is not there, and a consumer that does not fit are permanent. For the publisher a
-//! wrong password is transient, as it is no fault of the message.
+//! wrong password is transient, and so is a subject at which no stream answers: that is no fault of the message.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) asks for no more, gives back what was not acknowledged, to be delivered

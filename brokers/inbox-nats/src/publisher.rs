@@ -1,10 +1,10 @@
 //! The way out: messages that a stream has confirmed.
 
-use std::{collections::BTreeMap, fmt, sync::Arc, time::Duration};
+use std::{fmt, sync::Arc, time::Duration};
 
 use async_nats::jetstream::{
     Context,
-    context::{ContextBuilder, GetStreamByNameErrorKind, PublishAckFuture, PublishErrorKind},
+    context::{ContextBuilder, PublishAckFuture, PublishError, PublishErrorKind},
 };
 use inbox_api::{Result, hide_password, time_limit};
 use inbox_source::{Envelope, Publisher, SourceError};
@@ -24,16 +24,24 @@ use crate::{
 type Outcome<T> = std::result::Result<T, SourceError>;
 
 const DOING: &str = "publishing";
+/// A longer address would end the connection, and fail all that is on it. A server reads lines of 4,096 bytes
+/// (`max_control_line`) unless set otherwise. With the address stand there: the subject for the answer (52 bytes), two
+/// numbers of at most 20 digits each, and what is between them. The rest is left over.
+const MAX_SUBJECT: usize = 4096 - 256;
 
 /// Sends messages to the subjects that they are addressed to, with their id as `Nats-Msg-Id`.
 ///
 /// A message is confirmed when a stream has it, with a majority of its replicas. One whose id the stream has
-/// seen within its duplicate window (two minutes unless set) is confirmed and not stored again. One that no
-/// stream takes is an error, and a permanent one where the account may ask (`$JS.API.STREAM.NAMES`); so is one
-/// that is too large for the server or its stream. Whatever fails before a message is sent is transient, a
-/// refused password, too: the messages are none the worse for it.
+/// seen within its duplicate window (two minutes unless set) is confirmed and not stored again. One that is too
+/// large for the server or its stream is a permanent error, and so is an address that is no subject, or longer than
+/// 3,840 bytes: a server with a smaller `max_control_line` than its default ends the connection at a shorter one.
 ///
-/// Headers of a message that begin with `Nats-` are not sent: they give orders to the stream.
+/// One for which no stream answers is a transient error: nobody can tell a subject that no stream takes from a stream
+/// that is away, as behind a leaf node that is cut off, or made again by a deployment. Whatever fails before a
+/// message is sent is transient, a refused password, too: the messages are none the worse for it.
+///
+/// Headers of a message that begin with `Nats-` are not sent: they give orders to the stream. Nor is its own
+/// [`ordering-key`](crate::KEY), which would be the key of a message that has none.
 ///
 /// Messages of one call are sent in their order, all at once, and stored in it.
 pub struct NatsPublisher {
@@ -97,7 +105,10 @@ impl NatsPublisher {
         let lost = Arc::new(Lost::default());
         let client = connect(&self.connection, Arc::clone(&lost)).await;
         let client = client.map_err(|error| connecting(&error))?;
-        let context = ContextBuilder::new().ack_timeout(self.limit).build(client);
+        let context = ContextBuilder::new()
+            .timeout(self.limit)
+            .ack_timeout(self.limit)
+            .build(client);
         Ok(link.insert(Link { context, lost }).clone())
     }
 }
@@ -107,7 +118,9 @@ async fn send(context: &Context, message: &Envelope) -> Outcome<PublishAckFuture
     let refuse = |reason: &str| SourceError::permanent(format!("{DOING}: {reason}"));
     let headers = headers(message).map_err(refuse)?;
     if !is_subject(&message.address) {
-        return Err(refuse("the address is no subject"));
+        return Err(refuse(
+            "the address is no subject, or longer than one may be",
+        ));
     }
     let (subject, payload) = (message.address.clone(), message.payload.clone());
     let sent = context
@@ -116,20 +129,28 @@ async fn send(context: &Context, message: &Envelope) -> Outcome<PublishAckFuture
     sent.map_err(|error| unpublished(DOING, &error))
 }
 
+/// What the server said of one. That nobody answers says nothing of the message.
+fn refused(message: &Envelope, error: &PublishError) -> SourceError {
+    match error.kind() {
+        PublishErrorKind::StreamNotFound => {
+            let address = &message.address;
+            transient(
+                DOING,
+                format!(
+                    "no stream answers at {address:?}: none takes it, or the one that does is away"
+                ),
+            )
+        }
+        _ => unpublished(DOING, error),
+    }
+}
+
 /// Whether a message can be sent to it: no wildcards, no empty part.
 fn is_subject(address: &str) -> bool {
     let bad = |c: char| c.is_whitespace() || c.is_control();
-    !address.contains(bad)
+    address.len() <= MAX_SUBJECT
+        && !address.contains(bad)
         && (address.split('.')).all(|part| !part.is_empty() && part != "*" && part != ">")
-}
-
-/// Whether a stream takes what is sent to a subject. `None`: the server does not say, as where the account may not ask.
-async fn has_stream(context: &Context, subject: &str) -> Option<bool> {
-    match context.stream_by_subject(subject).await {
-        Ok(_) => Some(true),
-        Err(error) if error.kind() == GetStreamByNameErrorKind::NotFound => Some(false),
-        Err(_) => None,
-    }
 }
 
 impl Publisher for NatsPublisher {
@@ -151,21 +172,14 @@ impl Publisher for NatsPublisher {
             sending.push(sent.unwrap_or_else(|_| Err(late())));
         }
         let mut answers = Vec::with_capacity(messages.len());
-        // The places of those that nobody answered, by their subjects.
-        let mut unheard: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
-        for (place, (message, sending)) in messages.iter().zip(sending).enumerate() {
+        for (message, sending) in messages.iter().zip(sending) {
             let answer = match sending {
                 Err(error) => Err(error),
                 Ok(sending) => tokio::select! {
                     biased;
                     answer = timeout_at(deadline, sending.into_future()) => match answer {
                         Ok(Ok(_)) => Ok(()),
-                        Ok(Err(error)) => {
-                            if error.kind() == PublishErrorKind::StreamNotFound {
-                                unheard.entry(message.address.as_str()).or_default().push(place);
-                            }
-                            Err(unpublished(DOING, &error))
-                        }
+                        Ok(Err(error)) => Err(refused(message, &error)),
                         Err(_) => Err(late()),
                     },
                     () = link.lost.wait() => {
@@ -174,21 +188,6 @@ impl Publisher for NatsPublisher {
                 },
             };
             answers.push(answer);
-        }
-        for (subject, places) in unheard {
-            match timeout_at(deadline, has_stream(&link.context, subject)).await {
-                // It has just started, or has no leader, and takes nothing for a while.
-                Ok(Some(true)) => {}
-                Ok(Some(false)) => {
-                    for place in places {
-                        answers[place] = Err(SourceError::permanent(format!(
-                            "{DOING}: no stream takes what is sent to {subject:?}"
-                        )));
-                    }
-                }
-                // Nor would it say of the others.
-                Ok(None) | Err(_) => break,
-            }
         }
         answers
     }
@@ -205,7 +204,59 @@ impl fmt::Debug for NatsPublisher {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+
+    use async_nats::jetstream::context::traits::TimeoutProvider as _;
+    use tokio::{
+        io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader},
+        net::{TcpListener, TcpStream},
+    };
+
     use super::*;
+
+    /// As a server that takes messages and never confirms one.
+    async fn serve(mut client: TcpStream) -> io::Result<()> {
+        let (read, mut write) = client.split();
+        let info = r#"{"server_id":"S","version":"2.10.0","headers":true,"max_payload":1048576}"#;
+        write
+            .write_all(format!("INFO {info}\r\n").as_bytes())
+            .await?;
+        let mut lines = BufReader::new(read).lines();
+        while let Some(line) = lines.next_line().await? {
+            if line.starts_with("PING") {
+                write.write_all(b"PONG\r\n").await?;
+            }
+        }
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn the_client_waits_for_confirmations_as_long_as_a_call_may_take() {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let url = format!("nats://{}", listener.local_addr().unwrap());
+        let limit = Duration::from_secs(77);
+        let publisher = NatsPublisher::from_url(&url).unwrap().timeout(limit);
+        let server = async {
+            let (client, _) = listener.accept().await.unwrap();
+            serve(client).await
+        };
+        tokio::select! {
+            link = publisher.link() => assert_eq!(link.unwrap().context.timeout(), limit),
+            ended = server => panic!("the server ended: {ended:?}"),
+        }
+    }
+
+    #[test]
+    fn that_no_stream_answers_says_nothing_of_a_message() {
+        let message = Envelope::new("orders.eu", "{}");
+        let of = |kind| refused(&message, &PublishError::new(kind));
+        let away = of(PublishErrorKind::StreamNotFound);
+        assert!(
+            away.is_transient() && away.to_string().contains("orders.eu"),
+            "{away}"
+        );
+        assert!(!of(PublishErrorKind::MaxPayloadExceeded).is_transient());
+    }
 
     #[test]
     fn a_url_says_where_it_goes() {
@@ -227,6 +278,8 @@ mod tests {
     #[test]
     fn wildcards_are_no_subject() {
         assert!(is_subject("orders.eu"));
+        assert!(is_subject(&"a".repeat(MAX_SUBJECT)));
+        assert!(!is_subject(&"a".repeat(MAX_SUBJECT + 1)));
         for address in ["", "a..b", "a.*", ">", "a b", "a\r\nb"] {
             assert!(!is_subject(address), "{address:?}");
         }

@@ -95,19 +95,16 @@ fn bytes(value: &AMQPValue) -> Option<Cow<'_, [u8]>> {
 }
 
 /// The properties of a message that is sent, or why AMQP has no place for one. Headers that give orders to the
-/// server are left out: who wrote the message was not asked.
+/// server are left out: who wrote the message was not asked. So is one that would be the key of a message
+/// that has none.
 pub(crate) fn properties(envelope: &Envelope) -> Result<BasicProperties, &'static str> {
     let mut headers = FieldTable::default();
-    let key = envelope.key.as_ref().map(|key| (KEY, key));
-    let all = envelope
-        .headers
-        .iter()
-        .map(|(name, value)| (name.as_str(), value));
-    for (name, value) in all.chain(key) {
-        if !ORDERS.contains(&name) {
-            let value = AMQPValue::LongString(value.as_str().into());
-            headers.insert(short("the name of a header", name)?, value);
-        }
+    let key = envelope.key.as_deref().map(|key| (KEY, key));
+    let own = envelope.headers_without(KEY);
+    let own = own.filter(|(name, _)| !ORDERS.contains(name));
+    for (name, value) in own.chain(key) {
+        let value = AMQPValue::LongString(value.into());
+        headers.insert(short("the name of a header", name)?, value);
     }
     let mut properties = BasicProperties::default()
         .with_delivery_mode(PERSISTENT)
@@ -163,6 +160,18 @@ mod tests {
         assert_eq!((&arrived.id, &arrived.kind), (&sent.id, &sent.kind));
         assert_eq!((&arrived.key, &arrived.time), (&sent.key, &sent.time));
         assert_eq!(arrived.content_type, sent.content_type);
+    }
+
+    #[test]
+    fn no_header_is_the_key_of_a_message_without_one() {
+        let mut sent = Envelope::new("orders", "");
+        sent.headers = vec![
+            (KEY.into(), "other".into()),
+            ("Ordering-Key".into(), "other".into()),
+        ];
+        let mut arrived = Envelope::default();
+        add_properties(&mut arrived, &properties(&sent).unwrap());
+        assert_eq!(arrived.key, None);
     }
 
     #[test]

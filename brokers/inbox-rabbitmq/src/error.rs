@@ -3,6 +3,7 @@
 use inbox_source::{SourceError, network};
 use lapin::{Error, ErrorKind};
 
+pub(crate) const CONNECTION_FORCED: u16 = 320;
 pub(crate) const ACCESS_REFUSED: u16 = 403;
 pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;

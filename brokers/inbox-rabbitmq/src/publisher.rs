@@ -1,10 +1,15 @@
 //! The way out: messages that the server has confirmed.
 
-use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt, slice,
+    sync::Arc,
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use inbox_api::{Result, hide_password, time_limit};
-use inbox_source::{Envelope, Publisher, SourceError};
+use inbox_source::{Envelope, FailedKeys, Publisher, SourceError};
 use lapin::{
     Channel, Confirmation, PublisherConfirm,
     message::BasicReturnMessage,
@@ -19,13 +24,14 @@ use tokio::{
 use crate::{
     Connection,
     envelope::{properties, short},
-    error::{PRECONDITION_FAILED, answer, transient},
+    error::{ACCESS_REFUSED, CONNECTION_FORCED, NOT_FOUND, PRECONDITION_FAILED, answer, transient},
     options::{invalid, name, parse, read, unknown},
     screen::Cut,
     session::connect,
 };
 
 type Outcome<T> = std::result::Result<T, SourceError>;
+type Answer<T = ()> = std::result::Result<T, Unconfirmed>;
 
 const DOING: &str = "publishing";
 /// So long after it was connected to, a server may still be starting: RabbitMQ 3.10 takes connections before it
@@ -49,9 +55,12 @@ const MAX_MISSING: usize = 10_000;
 /// password or virtual host, and an exchange that is not there. While the server takes nothing, as it is short of
 /// memory or of disk space, nothing is sent, and messages fail at once.
 ///
-/// The headers `CC` and `BCC` of a message are not sent: they say where else it goes.
+/// The headers `CC` and `BCC` of a message are not sent: they say where else it goes. Nor is its own
+/// [`ordering-key`](crate::KEY), which would be the key of a message that has none.
 ///
-/// Messages of one call are sent in their order, all at once, and are in a queue in it.
+/// Messages of one call are sent in their order, all at once, and are in a queue in it. When the server ends the
+/// channel for one of them, as for a routing key that the user may not write to, the others are sent again, one at a
+/// time: that one alone fails, and those before it may be there twice.
 pub struct RabbitMqPublisher {
     connection: Connection,
     exchange: String,
@@ -178,8 +187,9 @@ impl RabbitMqPublisher {
     }
 
     /// Sends one, and returns what its confirmation will be.
-    async fn send(&self, channel: &Channel, message: &Envelope) -> Outcome<PublisherConfirm> {
-        let refuse = |reason| SourceError::permanent(format!("{DOING}: {reason}"));
+    async fn send(&self, channel: &Channel, message: &Envelope) -> Answer<PublisherConfirm> {
+        let refuse =
+            |reason| Unconfirmed::message(SourceError::permanent(format!("{DOING}: {reason}")));
         let properties = properties(message).map_err(refuse)?;
         let address = short("the address", &message.address).map_err(refuse)?;
         let mandatory = BasicPublishOptions {
@@ -191,18 +201,201 @@ impl RabbitMqPublisher {
             channel.basic_publish(exchange, address, mandatory, &message.payload, properties);
         sent.await.map_err(|error| failure(&error, message))
     }
+
+    /// Sends messages all at once. An answer for each, in their order.
+    async fn send_together(
+        &self,
+        turn: &mut Turn,
+        messages: &[Envelope],
+        deadline: Instant,
+    ) -> Vec<Answer> {
+        // What fails here is about no message: when that is mended, they are taken.
+        let none = |error: &SourceError| -> Vec<Answer> {
+            let again = || Unconfirmed::other(SourceError::transient(error.to_string()));
+            messages.iter().map(|_| Err(again())).collect()
+        };
+        let Turn { link, missing } = turn;
+        let link = match timeout_at(deadline, self.link(link)).await {
+            Ok(Ok(link)) => link,
+            Ok(Err(error)) => return none(&error),
+            Err(_) => return none(&late()),
+        };
+        // So it stays when this future is dropped.
+        link.cut.on_drop = true;
+        let mut stuck = None;
+        let mut sending = Vec::with_capacity(messages.len());
+        for message in messages {
+            // The client would keep it, and send it some time.
+            if stuck.is_some() || Instant::now() >= deadline {
+                sending.push(Err(Unconfirmed::other(late())));
+                continue;
+            }
+            let mut send = Box::pin(self.send(&link.channel, message));
+            let sent = timeout_at(deadline, &mut send).await;
+            if sent.is_err() {
+                stuck = Some(send);
+            }
+            sending.push(sent.unwrap_or_else(|_| Err(Unconfirmed::other(late()))));
+        }
+        let mut returned = Returned::default();
+        let mut open = Vec::new();
+        let mut answers = Vec::with_capacity(messages.len());
+        for (message, sending) in messages.iter().zip(sending) {
+            let answer = match sending {
+                Err(failed) => Err(failed),
+                Ok(mut confirmation) => {
+                    let confirmed = timeout_at(deadline, &mut confirmation).await;
+                    match confirmed {
+                        Ok(confirmed) => outcome(confirmed, message, &mut returned),
+                        Err(_) => {
+                            open.push(confirmation);
+                            Err(Unconfirmed::other(late()))
+                        }
+                    }
+                }
+            };
+            answers.push(answer);
+        }
+        link.cut.on_drop = stuck.is_some() || !open.is_empty();
+        // One that was looked at too early may have what was returned for a later one, which was then confirmed.
+        let stuck = stuck.and_then(FutureExt::now_or_never);
+        let stuck = stuck.and_then(Answer::<PublisherConfirm>::ok);
+        for confirmation in open.into_iter().chain(stuck) {
+            if let Some(Ok(confirmed)) = confirmation.now_or_never() {
+                returned.0.extend(confirmed.take_message());
+            }
+        }
+        let connected = link.since.elapsed();
+        returned.correct(messages, &mut answers, missing, connected, Instant::now());
+        answers
+    }
+
+    /// Sends those one at a time that are not confirmed, and not by their own fault: one of the call has ended the
+    /// channel for all, and would do so each time. It is the one at which the channel ends again. However many there
+    /// are of these, what is behind them is sent: the next call would begin with the same.
+    async fn send_alone(
+        &self,
+        turn: &mut Turn,
+        messages: &[Envelope],
+        answers: &mut [Answer],
+        deadline: Instant,
+    ) {
+        let mut refused = Refused::default();
+        for (message, answer) in messages.iter().zip(answers) {
+            let is_tried = match answer {
+                Ok(()) => continue,
+                Err(failed) if failed.is_its_own() => false,
+                Err(failed) => match refused.reason(message) {
+                    Some(reason) => {
+                        *failed = reason;
+                        false
+                    }
+                    None => true,
+                },
+            };
+            if is_tried {
+                let alone = slice::from_ref(message);
+                let again = self.send_together(turn, alone, deadline).await.pop();
+                *answer = again.unwrap_or_else(|| Err(Unconfirmed::other(late())));
+            }
+            let Err(failed) = answer else {
+                continue;
+            };
+            refused.add(message, failed.cause);
+            // Nor would the rest be taken.
+            if is_tried && failed.cause == Cause::Other {
+                return;
+            }
+        }
+    }
+}
+
+fn late() -> SourceError {
+    transient(DOING, "the server did not confirm in time")
+}
+
+/// Why a message is not confirmed.
+struct Unconfirmed {
+    error: SourceError,
+    cause: Cause,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Cause {
+    /// The message as it is, or its queue.
+    Message,
+    /// Its address, to which the user may not write.
+    Address,
+    /// A message for which the server has ended the channel. It does not say that it was this one.
+    Unclear,
+    /// No message: the connection, the server, or a setting.
+    Other,
+}
+
+impl Unconfirmed {
+    fn message(error: SourceError) -> Self {
+        let cause = Cause::Message;
+        Self { error, cause }
+    }
+
+    fn other(error: SourceError) -> Self {
+        let cause = Cause::Other;
+        Self { error, cause }
+    }
+
+    fn is_its_own(&self) -> bool {
+        matches!(self.cause, Cause::Message | Cause::Address)
+    }
+}
+
+/// Of messages that are sent one at a time, the addresses and keys of those that failed: of addresses that would fail
+/// again.
+#[derive(Default)]
+struct Refused<'m> {
+    addresses: HashSet<&'m str>,
+    keys: FailedKeys<'m>,
+}
+
+impl<'m> Refused<'m> {
+    fn add(&mut self, message: &'m Envelope, cause: Cause) {
+        if cause == Cause::Address {
+            self.addresses.insert(&message.address);
+        }
+        self.keys.add(message);
+    }
+
+    /// Why a message is not sent.
+    fn reason(&self, message: &Envelope) -> Option<Unconfirmed> {
+        if self.addresses.contains(message.address.as_str()) {
+            let error = transient(DOING, "the user may not write to its address");
+            let cause = Cause::Address;
+            return Some(Unconfirmed { error, cause });
+        }
+        self.keys.reason(message).map(Unconfirmed::message)
+    }
 }
 
 /// An answer to one message ends the channel, and so is that of all: only whom it means will never be taken. That
-/// there is no such exchange means none: it is a setting.
-fn failure(error: &lapin::Error, message: &Envelope) -> SourceError {
+/// there is no such exchange, or that the user may not write to it, means none: it is a setting.
+fn failure(error: &lapin::Error, message: &Envelope) -> Unconfirmed {
+    let of = |cause| Unconfirmed {
+        error: transient(DOING, error),
+        cause,
+    };
     match answer(error) {
         Some((PRECONDITION_FAILED, text))
             if text.contains(&format!("message size {} ", message.payload.len())) =>
         {
-            SourceError::permanent(format!("{DOING}: {text}"))
+            Unconfirmed::message(SourceError::permanent(format!("{DOING}: {text}")))
         }
-        _ => transient(DOING, error),
+        Some((ACCESS_REFUSED, text)) if text.contains("access to topic") => {
+            match text.contains(&format!("access to topic '{}' in ", message.address)) {
+                true => of(Cause::Address),
+                false => of(Cause::Unclear),
+            }
+        }
+        Some((ACCESS_REFUSED | NOT_FOUND | CONNECTION_FORCED, _)) | None => of(Cause::Other),
+        Some(_) => of(Cause::Unclear),
     }
 }
 
@@ -218,7 +411,7 @@ impl Returned {
     fn correct(
         self,
         messages: &[Envelope],
-        answers: &mut [Outcome<()>],
+        answers: &mut [Answer],
         missing: &mut Missing,
         connected: Duration,
         now: Instant,
@@ -236,7 +429,8 @@ impl Returned {
                 both.find(|(message, answer)| answer.is_ok() && is_it(message))
             {
                 let away = now.duration_since(missing.since(&message.address, now));
-                *answer = Err(no_queue(&message.address, connected, away));
+                let failed = no_queue(&message.address, connected, away);
+                *answer = Err(Unconfirmed::message(failed));
             }
         }
         for (message, answer) in messages.iter().zip(answers) {
@@ -278,7 +472,7 @@ fn outcome(
     confirmed: lapin::Result<Confirmation>,
     message: &Envelope,
     returned: &mut Returned,
-) -> Outcome<()> {
+) -> Answer {
     match confirmed {
         Ok(Confirmation::Ack(back)) => {
             returned.0.extend(back);
@@ -286,13 +480,12 @@ fn outcome(
         }
         Ok(Confirmation::Nack(back)) => {
             returned.0.extend(back);
-            Err(transient(
-                DOING,
-                "the server refused it; a queue may be full",
-            ))
+            let refused = transient(DOING, "the server refused it; a queue may be full");
+            Err(Unconfirmed::message(refused))
         }
         Ok(Confirmation::NotRequested) => {
-            Err(transient(DOING, "the server was not asked to confirm"))
+            let unasked = transient(DOING, "the server was not asked to confirm");
+            Err(Unconfirmed::other(unasked))
         }
         Err(error) => Err(failure(&error, message)),
     }
@@ -301,68 +494,21 @@ fn outcome(
 impl Publisher for RabbitMqPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
         let deadline = Instant::now() + self.limit;
-        let late = || transient(DOING, "the server did not confirm in time");
-        // What fails here is about no message: when that is mended, they are taken.
-        let none = |error: &SourceError| -> Vec<Outcome<()>> {
-            let again = || SourceError::transient(error.to_string());
-            messages.iter().map(|_| Err(again())).collect()
-        };
         let Ok(mut turn) = timeout_at(deadline, self.turn.lock()).await else {
-            return none(&late());
+            return messages.iter().map(|_| Err(late())).collect();
         };
-        let Turn { link, missing } = &mut *turn;
-        let link = match timeout_at(deadline, self.link(link)).await {
-            Ok(Ok(link)) => link,
-            Ok(Err(error)) => return none(&error),
-            Err(_) => return none(&late()),
-        };
-        // So it stays when this future is dropped.
-        link.cut.on_drop = true;
-        let mut stuck = None;
-        let mut sending = Vec::with_capacity(messages.len());
-        for message in messages {
-            // The client would keep it, and send it some time.
-            if stuck.is_some() || Instant::now() >= deadline {
-                sending.push(Err(late()));
-                continue;
-            }
-            let mut send = Box::pin(self.send(&link.channel, message));
-            let sent = timeout_at(deadline, &mut send).await;
-            if sent.is_err() {
-                stuck = Some(send);
-            }
-            sending.push(sent.unwrap_or_else(|_| Err(late())));
+        let mut answers = self.send_together(&mut turn, messages, deadline).await;
+        // One may have ended the channel for the others.
+        let is_of_one =
+            |answer: &Answer| matches!(answer, Err(failed) if failed.cause != Cause::Other);
+        if messages.len() > 1 && answers.iter().any(is_of_one) {
+            self.send_alone(&mut turn, messages, &mut answers, deadline)
+                .await;
         }
-        let mut returned = Returned::default();
-        let mut open = Vec::new();
-        let mut answers = Vec::with_capacity(messages.len());
-        for (message, sending) in messages.iter().zip(sending) {
-            let answer = match sending {
-                Err(error) => Err(error),
-                Ok(mut confirmation) => {
-                    let confirmed = timeout_at(deadline, &mut confirmation).await;
-                    match confirmed {
-                        Ok(confirmed) => outcome(confirmed, message, &mut returned),
-                        Err(_) => {
-                            open.push(confirmation);
-                            Err(late())
-                        }
-                    }
-                }
-            };
-            answers.push(answer);
-        }
-        link.cut.on_drop = stuck.is_some() || !open.is_empty();
-        // One that was looked at too early may have what was returned for a later one, which was then confirmed.
-        let stuck = stuck.and_then(FutureExt::now_or_never);
-        for confirmation in open.into_iter().chain(stuck.and_then(Outcome::ok)) {
-            if let Some(Ok(confirmed)) = confirmation.now_or_never() {
-                returned.0.extend(confirmed.take_message());
-            }
-        }
-        let connected = link.since.elapsed();
-        returned.correct(messages, &mut answers, missing, connected, Instant::now());
+        let answers = answers.into_iter();
         answers
+            .map(|answer| answer.map_err(|failed| failed.error))
+            .collect()
     }
 }
 
@@ -412,7 +558,7 @@ mod tests {
             let (connected, now) = (AWAY, begin + after);
             returned.correct(&messages, &mut answers, &mut missing, connected, now);
             let [answer] = answers;
-            answer.map_err(|error| error.is_transient())
+            answer.map_err(|failed| failed.error.is_transient())
         };
         let second = Duration::from_secs(1);
         assert_eq!(publish(returned("orders"), second), Err(true));
@@ -442,16 +588,34 @@ mod tests {
             failure(&lapin::ErrorKind::ProtocolError(error).into(), &message)
         };
         let no_exchange = "NOT_FOUND - no exchange 'events' in vhost '/'";
-        let error = of(AMQPSoftError::NOTFOUND, no_exchange);
-        assert!(error.is_transient(), "{error}");
-        assert!(error.to_string().contains(no_exchange), "{error}");
+        let failed = of(AMQPSoftError::NOTFOUND, no_exchange);
+        assert!(failed.error.is_transient(), "{}", failed.error);
+        assert!(
+            failed.error.to_string().contains(no_exchange),
+            "{}",
+            failed.error
+        );
+        assert_eq!(failed.cause, Cause::Other);
         let too_large = |size: u32| {
             let text =
                 format!("PRECONDITION_FAILED - message size {size} is larger than max size 1");
-            of(AMQPSoftError::PRECONDITIONFAILED, &text)
+            let failed = of(AMQPSoftError::PRECONDITIONFAILED, &text);
+            (failed.error.is_transient(), failed.cause)
         };
-        assert!(!too_large(2).is_transient());
-        assert!(too_large(3).is_transient());
+        assert_eq!(too_large(2), (false, Cause::Message));
+        assert_eq!(too_large(3), (true, Cause::Unclear));
+        for (what, cause) in [
+            ("topic 'orders' in exchange 'events'", Cause::Address),
+            ("topic 'orders.eu' in exchange 'events'", Cause::Unclear),
+            ("exchange 'orders'", Cause::Other),
+        ] {
+            let text = format!(
+                "ACCESS_REFUSED - write access to {what} in vhost '/' refused for user 'ann'"
+            );
+            let failed = of(AMQPSoftError::ACCESSREFUSED, &text);
+            assert!(failed.error.is_transient(), "{}", failed.error);
+            assert_eq!(failed.cause, cause, "{what}");
+        }
     }
 
     #[test]

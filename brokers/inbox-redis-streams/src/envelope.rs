@@ -58,11 +58,12 @@ fn time(id: &str) -> Option<SystemTime> {
     SystemTime::UNIX_EPOCH.checked_add(Duration::from_millis(millis.parse().ok()?))
 }
 
-/// The fields of a message that is sent. Its own headers come first, so that none stands for what follows.
+/// The fields of a message that is sent. Its own headers come first, so that none stands for what follows, without one
+/// that would be the key of a message that has none.
 pub(crate) fn fields<'m>(message: &'m Envelope, payload: &'m str) -> Vec<(&'m str, &'m [u8])> {
-    let headers = message.headers.iter();
+    let headers = message.headers_without(KEY);
     let mut fields: Vec<(&str, &[u8])> = headers
-        .map(|(name, value)| (name.as_str(), value.as_bytes()))
+        .map(|(name, value)| (name, value.as_bytes()))
         .collect();
     for (name, value) in [
         (ID, &message.id),
@@ -110,6 +111,13 @@ mod tests {
         assert_eq!(arrived.position.as_deref(), Some("orders/1700000000000-3"));
         let since = arrived.time.unwrap().duration_since(SystemTime::UNIX_EPOCH);
         assert_eq!(since.unwrap().as_secs(), 1_700_000_000);
+    }
+
+    #[test]
+    fn no_header_is_the_key_of_a_message_without_one() {
+        let mut sent = Envelope::new("orders", "{}");
+        sent.headers = vec![("Ordering-Key".into(), "other".into())];
+        assert_eq!(received(&sent).key, None);
     }
 
     #[test]

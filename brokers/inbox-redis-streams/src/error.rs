@@ -8,6 +8,8 @@ use redis::{ErrorKind, RedisError};
 /// What will not pass until a person changes something, by the first word of the server's error.
 const PERMANENT: [&str; 5] = ["NOAUTH", "WRONGPASS", "NOPERM", "WRONGTYPE", "MOVED"];
 
+/// What the server says of a value that is larger than it takes, before it ends the connection.
+const TOO_LARGE: &str = "Protocol error: invalid bulk length";
 const LATE: &str = "the server did not answer in time";
 
 pub(crate) fn transient(doing: &str, error: impl fmt::Display) -> SourceError {
@@ -36,12 +38,20 @@ pub(crate) fn failed(doing: &str, error: &RedisError) -> SourceError {
     }
 }
 
-/// What the server said of one message that it did not add. Only what is wrong with the message or where it
-/// goes stays: another password, other rights or another server let the same message in.
+/// What the server said of one message that it did not add. Only what is wrong with the message, as its size, or where
+/// it goes stays: another password, other rights or another server let the same message in.
 pub(crate) fn refused(doing: &str, error: &RedisError) -> SourceError {
     let failure = failed(doing, error);
     match error.code() {
         Some("WRONGTYPE") => failure,
+        _ if error
+            .detail()
+            .is_some_and(|said| said.starts_with(TOO_LARGE)) =>
+        {
+            SourceError::permanent(format!(
+                "{doing}: it is larger than the server's proto-max-bulk-len"
+            ))
+        }
         _ => passing(&failure),
     }
 }
@@ -103,6 +113,7 @@ mod tests {
             ("ERR unknown command 'XADD'", false, true),
             ("READONLY You can't write against a replica", true, true),
             ("OOM command not allowed", true, true),
+            ("ERR Protocol error: invalid bulk length", true, false),
         ] {
             let error = said(line);
             assert_eq!(

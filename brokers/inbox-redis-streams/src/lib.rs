@@ -103,8 +103,8 @@
 //! A lost connection, a server that does not answer within five seconds, and one that is loading or has become
 //! a replica are transient errors; the next call connects again. Refused credentials, missing permissions, a
 //! key that is no stream, a missing group without `create` and a node of a cluster that does not have the
-//! stream are permanent. To a publisher only a key that is no stream is: what concerns its user or its server
-//! says nothing of a message, and is transient.
+//! stream are permanent. To a publisher only a key that is no stream is, and a message that is larger than
+//! `proto-max-bulk-len`: what concerns its user or its server says nothing of a message, and is transient.
 //!
 //! # Shutdown
 //! [`close`](inbox_source::Source::close) waits for the last answer of the server (half a second at most), and gives

@@ -48,6 +48,11 @@ impl Link {
         self.finish(doing, timeout_at(deadline, sent).await).await
     }
 
+    /// Whether there is a connection, or another could be made.
+    pub(crate) async fn is_up(&self, deadline: Instant) -> bool {
+        matches!(timeout_at(deadline, self.get()).await, Ok(Ok(_)))
+    }
+
     /// As [`run`](Self::run), of a script with its keys and arguments.
     pub(crate) async fn invoke<T: FromRedisValue>(
         &self,

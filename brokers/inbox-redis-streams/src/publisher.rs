@@ -1,9 +1,9 @@
 //! The way out: entries that the server has confirmed.
 
-use std::{fmt, time::Duration};
+use std::{fmt, slice, time::Duration};
 
 use inbox_api::{Result, hide_password, time_limit};
-use inbox_source::{Envelope, Publisher, SourceError};
+use inbox_source::{Envelope, FailedKeys, Publisher, SourceError};
 use redis::{Cmd, Value, cmd, pipe};
 use tokio::time::Instant;
 
@@ -26,9 +26,12 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 /// A message is confirmed when the server has added it: as durable as its `appendfsync` makes it, and on so
 /// many replicas as
 /// [`wait_replicas`](Self::wait_replicas) says. A stream does not know what it has already, so a message that is sent again
-/// is there twice; the inbox of its consumer refuses the copy by its id.
+/// is there twice; the inbox of its consumer refuses the copy by its id. Its own header
+/// [`ordering-key`](crate::KEY) is not sent: it would be the key of a message that has none.
 ///
-/// Messages of one call are sent in their order, all at once, and added in it. Streams are never trimmed by this.
+/// Messages of one call are sent in their order, all at once, and added in it. When the connection ends meanwhile, they
+/// are sent again, one at a time: one that ends it again, as by a value that is larger than the server's
+/// `proto-max-bulk-len`, fails alone, and those before it are there twice. Streams are never trimmed by this.
 pub struct RedisStreamsPublisher {
     connection: Connection,
     link: Link,
@@ -125,11 +128,8 @@ impl RedisStreamsPublisher {
         }
     }
 
-    async fn send(&self, messages: &[Envelope]) -> Outcome<Vec<Outcome<()>>> {
-        let deadline = Instant::now() + self.limit;
-        if self.replicas > 0 {
-            self.probe(deadline).await?;
-        }
+    /// Adds messages all at once. An answer for each, or the error of the connection.
+    async fn add(&self, messages: &[Envelope], deadline: Instant) -> Outcome<Vec<Outcome<()>>> {
         let mut commands = pipe();
         // One that the server refuses says nothing of the others.
         commands.ignore_errors();
@@ -156,13 +156,48 @@ impl RedisStreamsPublisher {
         while outcomes.len() < messages.len() {
             outcomes.push(Err(unreadable(DOING)));
         }
-        let is_passing =
-            |outcome: &Outcome<()>| outcome.as_ref().is_err_and(SourceError::is_transient);
-        if outcomes.iter().any(is_passing) {
-            // It may be of a server that is not the one any more, as a replica is.
+        if outcomes.iter().any(Outcome::is_err) {
+            // It may be of a server that is not the one any more, as a replica is, or that ends the connection with it.
             self.link.reset().await;
         }
         Ok(outcomes)
+    }
+
+    /// Adds messages one at a time after a connection was `lost` on which all of them were: one may have ended it, and
+    /// would do so each time. However many there are of these, what is behind them is added: the next call would begin
+    /// with the same.
+    async fn add_alone(
+        &self,
+        messages: &[Envelope],
+        lost: &SourceError,
+        deadline: Instant,
+    ) -> Vec<Outcome<()>> {
+        let mut outcomes = Vec::with_capacity(messages.len());
+        let mut failed = FailedKeys::default();
+        for message in messages {
+            // Nor would the rest be taken.
+            if !self.link.is_up(deadline).await {
+                break;
+            }
+            let outcome = match failed.reason(message) {
+                Some(reason) => Err(reason),
+                None => self.add_one(message, deadline).await,
+            };
+            if outcome.is_err() {
+                failed.add(message);
+            }
+            outcomes.push(outcome);
+        }
+        while outcomes.len() < messages.len() {
+            outcomes.push(Err(passing(lost)));
+        }
+        outcomes
+    }
+
+    async fn add_one(&self, message: &Envelope, deadline: Instant) -> Outcome<()> {
+        let outcomes = self.add(slice::from_ref(message), deadline).await;
+        let outcome = outcomes.map_err(|error| passing(&error))?.pop();
+        outcome.unwrap_or_else(|| Err(unreadable(DOING)))
     }
 }
 
@@ -190,10 +225,20 @@ impl Publisher for RedisStreamsPublisher {
                 .map(|message| Err(refuse(message)))
                 .collect();
         }
-        match self.send(messages).await {
+        let deadline = Instant::now() + self.limit;
+        // Of the link, or of the user: none of them was refused.
+        let none = |error: &SourceError| -> Vec<Outcome<()>> {
+            messages.iter().map(|_| Err(passing(error))).collect()
+        };
+        if self.replicas > 0
+            && let Err(error) = self.probe(deadline).await
+        {
+            return none(&error);
+        }
+        match self.add(messages, deadline).await {
             Ok(outcomes) => outcomes,
-            // Of the link, or of the user: none of them was refused.
-            Err(error) => messages.iter().map(|_| Err(passing(&error))).collect(),
+            Err(error) if messages.len() > 1 => self.add_alone(messages, &error, deadline).await,
+            Err(error) => none(&error),
         }
     }
 }

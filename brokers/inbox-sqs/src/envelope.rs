@@ -112,6 +112,8 @@ pub(crate) struct Parts {
     pub(crate) bytes: usize,
 }
 
+/// Leaves out the message's own headers that would stand for what it has elsewhere, and one that would be the key of a
+/// message that has none.
 pub(crate) fn parts(envelope: &Envelope, is_fifo: bool) -> Result<Parts, BuildError> {
     let mut fixed = Vec::new();
     let body = match std::str::from_utf8(&envelope.payload) {
@@ -155,11 +157,8 @@ pub(crate) fn parts(envelope: &Envelope, is_fifo: bool) -> Result<Parts, BuildEr
     for (name, value) in &fixed {
         add(&mut attributes, &mut rest, name, value)?;
     }
-    for (name, value) in &envelope.headers {
-        let is_fixed = fixed
-            .iter()
-            .any(|(fixed, _)| name.eq_ignore_ascii_case(fixed));
-        if !is_fixed && name != HEADERS {
+    for (name, value) in envelope.headers_without(KEY) {
+        if !stands_for_another(envelope, name) {
             add(&mut attributes, &mut rest, name, value)?;
         }
     }
@@ -175,6 +174,21 @@ pub(crate) fn parts(envelope: &Envelope, is_fifo: bool) -> Result<Parts, BuildEr
         fifo,
         bytes,
     })
+}
+
+/// Whether a consumer would take a message's own header of this name for what the message has elsewhere. It goes by
+/// such an attribute rather than by the deduplication id of a FIFO queue.
+fn stands_for_another(envelope: &Envelope, name: &str) -> bool {
+    let properties = [
+        (ID, envelope.id.is_some()),
+        (KIND, envelope.kind.is_some()),
+        (CONTENT_TYPE, envelope.content_type.is_some()),
+        (ENCODING, true),
+        (HEADERS, true),
+    ];
+    properties
+        .iter()
+        .any(|(property, is_there)| *is_there && name.eq_ignore_ascii_case(property))
 }
 
 /// As an attribute, if it can be one and there is room, and else among the rest.
@@ -291,6 +305,35 @@ mod tests {
                     assert_eq!(came.header(name), Some(value.as_str()), "{name}");
                 }
             }
+        }
+    }
+
+    #[test]
+    fn no_header_stands_for_what_the_message_has_elsewhere() {
+        for is_fifo in [false, true] {
+            let mut message = Envelope::new("orders", "text");
+            message.id = Some("evt-2".into());
+            message.key = Some("c-2".into());
+            message.kind = Some("placed".into());
+            message.content_type = Some("text/plain".into());
+            for name in [ID, "Message-Id", KEY, KIND, CONTENT_TYPE, ENCODING, HEADERS] {
+                message.headers.push((name.into(), "base64".into()));
+            }
+            message.headers.push(("app".into(), "shop".into()));
+            let came = sent(&message, is_fifo);
+            assert_eq!(came.payload, message.payload);
+            assert_eq!(
+                (&came.id, &came.key, &came.kind, &came.content_type),
+                (
+                    &message.id,
+                    &message.key,
+                    &message.kind,
+                    &message.content_type
+                )
+            );
+            assert_eq!(came.header("app"), Some("shop"));
+            message.key = None;
+            assert_eq!(sent(&message, is_fifo).key, None);
         }
     }
 

@@ -17,15 +17,11 @@ const PASSES: [&str; 6] = [
     "ServiceUnavailable",
     "Throttl",
 ];
-/// What waits for a change of queue or message.
-const STAYS: [&str; 6] = [
-    "InvalidAddress",
-    "InvalidAttributeValue",
-    "InvalidMessageContents",
-    "NonExistentQueue",
-    "QueueDoesNotExist",
-    "TooLong",
-];
+/// What waits for a queue. It says nothing of a message: a queue that is made again by a deployment is away for a
+/// minute, and one of another account or region is a setting.
+const QUEUE: [&str; 3] = ["InvalidAddress", "NonExistentQueue", "QueueDoesNotExist"];
+/// What waits for another message.
+const MESSAGE: [&str; 3] = ["InvalidAttributeValue", "InvalidMessageContents", "TooLong"];
 /// What waits for a change of permissions or credentials. It says nothing of a message.
 const ACCESS: [&str; 6] = [
     "AccessDenied",
@@ -61,13 +57,14 @@ where
         "{doing}: {code}: {}",
         answer.err().message().unwrap_or_default()
     );
-    match is_one(code, &STAYS) || is_one(code, &ACCESS) {
+    let stays = [&QUEUE[..], &MESSAGE, &ACCESS];
+    match stays.iter().any(|of| is_one(code, of)) {
         true => SourceError::permanent(text),
         false => SourceError::transient(text),
     }
 }
 
-/// The same, of a request that publishes: what concerns the account alone passes.
+/// The same, of a request that publishes: what concerns the account or the queue passes.
 pub(crate) fn unpublished<E, R>(doing: &str, error: &SdkError<E, R>) -> SourceError
 where
     E: ProvideErrorMetadata,
@@ -76,7 +73,7 @@ where
     let code = error
         .as_service_error()
         .and_then(ProvideErrorMetadata::code);
-    match code.is_some_and(|code| is_one(code, &STAYS)) {
+    match code.is_some_and(|code| is_one(code, &MESSAGE)) {
         true => failure,
         false => SourceError::transient(failure.to_string()),
     }
@@ -173,7 +170,9 @@ mod tests {
     #[test]
     fn only_what_is_wrong_with_a_message_makes_it_a_dead_letter() {
         for (code, of_source, of_message) in [
-            ("AWS.SimpleQueueService.NonExistentQueue", false, false),
+            ("AWS.SimpleQueueService.NonExistentQueue", false, true),
+            ("QueueDoesNotExist", false, true),
+            ("InvalidAddress", false, true),
             ("AWS.SimpleQueueService.BatchRequestTooLong", false, false),
             ("InvalidMessageContents", false, false),
             ("AccessDenied", false, true),

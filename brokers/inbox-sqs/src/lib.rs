@@ -87,8 +87,8 @@
 //!
 //! # Errors and reconnecting
 //! A service that cannot be reached, fails or throttles is a transient error. Refused credentials or
-//! permissions, and a queue that is not there, are permanent. To a publisher credentials and permissions say
-//! nothing of a message, and are transient.
+//! permissions, and a queue that is not there, are permanent. To a publisher they say nothing of a message, and are
+//! transient: an outbox waits until that is mended.
 //!
 //! # TLS
 //! `sqs://` is HTTPS with rustls, and `sqs+http://` is not encrypted. The service's certificate is checked

@@ -30,6 +30,10 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 /// is confirmed and not stored again, and the ordering key as `MessageGroupId`; a message without a key is a
 /// group by itself. What SQS does not take as such goes as its SHA-256, and in an attribute as it is. A
 /// standard queue does not know what it has already; the inbox of the consumer refuses the copy by its id.
+/// Headers of a message that would stand for what it has elsewhere, as its id, are not sent.
+///
+/// A queue that is not there is a transient error: it may be made again. A message that the service refuses for what is
+/// in it, or for its size, is a permanent one.
 ///
 /// Messages of one call go in requests of ten: to a FIFO queue one after the other, up to the first that fails; to a
 /// standard queue all at once. A request may fail for some of its messages and not for others.

@@ -603,13 +603,37 @@ async fn a_missing_topic_is_waited_for() -> Outcome {
     let mut source = open(kafka.options(topic));
     let error = timeout(LIMIT, source.next()).await?.unwrap_err();
     assert!(error.is_transient(), "{error}");
-    assert!(error.to_string().contains("create the topic"), "{error}");
+    let expected = "create the topic: made-later";
+    assert!(error.to_string().ends_with(expected), "{error}");
     // It is told for as long as the topic is missing, not only once.
     let error = timeout(LIMIT, source.next()).await?.unwrap_err();
-    assert!(error.to_string().contains("create the topic"), "{error}");
+    assert!(error.to_string().ends_with(expected), "{error}");
     kafka.create(topic, 1).await?;
     kafka.publish_numbers(topic, 1, 1).await?;
     assert_eq!(text(&next(&mut source).await?), "1");
+    source.close().await?;
+    Ok(())
+}
+
+/// Defect: the source failed again and again.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_topic_of_several_is_no_outage() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let (there, later) = ("there", "there-later");
+    kafka.create(there, 1).await?;
+    kafka.publish_numbers(there, 1, 1).await?;
+    let options = KafkaOptions::new(kafka.connection(), there, [there, later])
+        .session_timeout(Duration::from_secs(6))
+        .rejections(Rejections::DeadLetters(dead(there)));
+    let mut source = open(options);
+    let delivery = timeout(LIMIT, source.next()).await??;
+    acknowledge(delivery.into_iter().collect()).await;
+    assert!(is_quiet(&mut source).await);
+    kafka.create(later, 1).await?;
+    kafka.publish_texts(later, &["a"]).await?;
+    assert_eq!(text(&next(&mut source).await?), "a");
     source.close().await?;
     Ok(())
 }

@@ -91,7 +91,8 @@ async fn run(kind: Kind) -> Outcome {
     dead_letters_that_come_again_are_refused(&server).await?;
     a_stream_that_is_made_again_is_another(&server).await?;
     publisher::what_is_published_arrives_as_it_was(&server).await?;
-    publisher::what_no_stream_takes_is_permanent(&server).await?;
+    publisher::what_no_stream_takes_is_waited_for(&server).await?;
+    publisher::what_can_never_be_sent_is_permanent(&server).await?;
     publisher::what_is_too_large_for_its_stream_is_permanent(&server).await
 }
 

@@ -31,6 +31,11 @@ pub(crate) const NOWHERE: &str = "nowhere";
 /// [relieved](Peer::relieve).
 pub(crate) const ALARM: &str = "alarm";
 
+/// The user may not write there: the channel ends.
+pub(crate) const REFUSED: &str = "refused";
+/// What is sent there ends the channel, too, and nothing is said of which message it was.
+pub(crate) const ODD: &str = "odd";
+
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How often a connection that is blocked gets a sign of life.
 const HEARTBEAT: Duration = Duration::from_secs(1);
@@ -113,6 +118,7 @@ async fn serve(mut stream: TcpStream, seen: &Seen) -> Outcome {
     let start = [&[0, 9][..], &long(b""), &long(b"PLAIN"), &long(b"en_US")];
     method(&mut stream, 0, 10, 10, &start.concat()).await?;
     let (mut tag, mut kept) = (0_u64, Vec::new());
+    let mut has_ended = false;
     loop {
         let (kind, channel, content) = read_frame(&mut stream).await?;
         // No heartbeat.
@@ -130,7 +136,7 @@ async fn serve(mut stream: TcpStream, seen: &Seen) -> Outcome {
             Some([0, 20, 0, 10]) => method(stream, channel, 20, 11, &long(b"")).await?,
             Some([0, 20, 0, 40]) => method(stream, channel, 20, 41, &[]).await?,
             Some([0, 85, 0, 10]) => method(stream, channel, 85, 11, &[]).await?,
-            Some([0, 60, 0, 40]) => {
+            Some([0, 60, 0, 40]) if !has_ended => {
                 let message = Message::read(stream, &content).await?;
                 seen.messages.fetch_add(1, Ordering::SeqCst);
                 tag += 1;
@@ -139,6 +145,18 @@ async fn serve(mut stream: TcpStream, seen: &Seen) -> Outcome {
                     SLOW => continue,
                     NOWHERE => message.give_back(stream, channel).await?,
                     ALARM => run_short(stream, seen).await?,
+                    REFUSED => {
+                        let text = "ACCESS_REFUSED - write access to topic 'refused' in exchange 'events' in \
+                                    vhost '/' refused for user 'ann'";
+                        end(stream, channel, 403, text).await?;
+                        has_ended = true;
+                        continue;
+                    }
+                    ODD => {
+                        end(stream, channel, 406, "PRECONDITION_FAILED - odd").await?;
+                        has_ended = true;
+                        continue;
+                    }
                     _ => {}
                 }
                 for tag in mem::take(&mut kept) {
@@ -160,6 +178,13 @@ async fn method(
 ) -> Outcome {
     let head = [class.to_be_bytes(), method.to_be_bytes()].concat();
     write_frame(to, 1, channel, &[&head, content].concat()).await
+}
+
+/// Ends a channel, on which nothing is confirmed after that.
+async fn end(to: &mut TcpStream, channel: u16, code: u16, text: &str) -> Outcome {
+    let code = code.to_be_bytes();
+    let end = [&code[..], &short(text.as_bytes()), &[0, 60, 0, 40]];
+    method(to, channel, 20, 40, &end.concat()).await
 }
 
 async fn run_short(stream: &mut TcpStream, seen: &Seen) -> Outcome {

@@ -1,6 +1,7 @@
 //! The publisher where the server is late, silent or short of memory.
 
 use std::{
+    collections::BTreeSet,
     io,
     sync::{
         Arc,
@@ -22,7 +23,7 @@ use tokio::{
 
 use crate::{
     harness::{ALARMS, Outcome, Rabbit, Setup, connection},
-    peer::{ALARM, NOWHERE, Peer, SLOW},
+    peer::{ALARM, NOWHERE, ODD, Peer, REFUSED, SLOW},
 };
 
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -113,6 +114,53 @@ async fn a_server_that_is_short_of_memory_is_waited_for() -> Outcome {
     peer.relieve();
     publish_until(&publisher, "queue", Result::is_ok).await?;
     peer.until_others_end().await
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_message_that_ends_the_channel_holds_up_no_other() -> Outcome {
+    for bad in [REFUSED, ODD] {
+        let peer = Peer::listen().await?;
+        let publisher = RabbitMqPublisher::new(peer.connection()?).timeout(PATIENCE);
+        let mut messages = ["a", "b", bad, "c", "d", bad, "e"].map(|address| {
+            let mut message = Envelope::new(address, "{}");
+            message.id = Some(address.into());
+            message
+        });
+        // It must not come before the one of its key that failed.
+        messages[2].key = Some("k".into());
+        messages[4].key = Some("k".into());
+        let answers = timeout(PATIENCE, publisher.publish(&messages)).await?;
+        for (place, answer) in answers.iter().enumerate() {
+            let fails = [2, 4, 5].contains(&place);
+            assert_eq!(answer.is_err(), fails, "{bad}, {place}: {answer:?}");
+            if let Err(error) = answer {
+                assert!(error.is_transient(), "{bad}, {place}: {error}");
+            }
+        }
+        if bad == REFUSED {
+            // That no other message may go there is known then.
+            assert_eq!(peer.connections(), 2);
+        }
+    }
+    Ok(())
+}
+
+/// Defect: after ten nothing more was sent, and each further call began with the same ones.
+#[tokio::test(flavor = "multi_thread")]
+async fn many_that_end_the_channel_hold_up_none_behind_them() -> Outcome {
+    let peer = Peer::listen().await?;
+    let publisher = RabbitMqPublisher::new(peer.connection()?).timeout(PATIENCE);
+    let mut messages = vec![Envelope::new(ODD, "{}"); 12];
+    messages.push(Envelope::new("a", "{}"));
+    let answers = timeout(PATIENCE, publisher.publish(&messages)).await?;
+    assert_eq!(answers.len(), messages.len());
+    for (message, answer) in messages.iter().zip(answers) {
+        match message.address == ODD {
+            true => assert!(answer.is_err_and(|error| error.is_transient())),
+            false => assert!(answer.is_ok(), "{answer:?}"),
+        }
+    }
+    Ok(())
 }
 
 /// Takes the next connection, and waits until the client has given it up.
@@ -217,6 +265,7 @@ async fn on_a_server() -> Outcome {
         return Ok(());
     };
     a_missing_exchange_is_waited_for(&server).await?;
+    an_address_that_is_refused_holds_up_no_other(&server).await?;
     dropped_calls_hide_nothing(&server).await?;
     an_alarm_is_waited_for(&server).await
 }
@@ -239,6 +288,45 @@ async fn a_missing_exchange_is_waited_for(server: &Rabbit) -> Outcome {
     bound.await?;
     publish_until(&publisher, "key", Result::is_ok).await?;
     connection.close(200, "".into()).await?;
+    Ok(())
+}
+
+/// To a user who may not write to each topic.
+async fn an_address_that_is_refused_holds_up_no_other(server: &Rabbit) -> Outcome {
+    let (queue, exchange) = ("of-topics", "amq.topic");
+    server.create(queue).await?;
+    let (connection, channel) = server.channel().await?;
+    let (usual, none) = (Default::default(), FieldTable::default());
+    let bound = channel.queue_bind(queue.into(), exchange.into(), "#".into(), usual, none);
+    bound.await?;
+    connection.close(200, "".into()).await?;
+    let user = r#"{"password":"ann","tags":""}"#;
+    server.manage("users/ann", user).await?;
+    let rights = r#"{"configure":"","write":".*","read":".*"}"#;
+    server.manage("permissions/%2f/ann", rights).await?;
+    let rights = r#"{"exchange":"amq.topic","write":"^allowed","read":".*"}"#;
+    server.manage("topic-permissions/%2f/ann", rights).await?;
+    let of_ann = self::connection(&format!("ann:ann@{}", server.plain()))?;
+    let publisher = RabbitMqPublisher::new(of_ann).exchange(exchange)?;
+    let mut messages = Vec::new();
+    for number in 0..60 {
+        let address = if number % 20 == 10 {
+            "forbidden"
+        } else {
+            "allowed"
+        };
+        messages.push(Envelope::new(address, number.to_string()));
+    }
+    let answers = timeout(PATIENCE, publisher.publish(&messages)).await?;
+    assert_eq!(answers.len(), messages.len());
+    for (number, answer) in answers.iter().enumerate() {
+        assert_eq!(answer.is_ok(), number % 20 != 10, "{number}: {answer:?}");
+        if let Err(error) = answer {
+            assert!(error.is_transient(), "{number}: {error}");
+        }
+    }
+    let payloads: BTreeSet<_> = server.payloads(queue).await?.into_iter().collect();
+    assert_eq!(payloads.len(), 57);
     Ok(())
 }
 

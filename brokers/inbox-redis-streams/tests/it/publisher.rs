@@ -1,9 +1,9 @@
 //! The publisher: what it sends, and how it tells what was not added.
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use inbox_api::OrderingKey;
-use inbox_redis_streams::RedisStreamsPublisher;
+use inbox_redis_streams::{PAYLOAD, RedisStreamsPublisher};
 use inbox_source::{Delivery as _, Envelope, Publisher as _, Source as _, SourceError};
 use redis::{Value, cmd};
 use test_servers::Kind;
@@ -81,6 +81,74 @@ pub(crate) async fn what_cannot_be_published_is_told(server: &Redis) -> Outcome 
     }
     // Nor is it there, once for each attempt.
     assert_eq!(server.entries(stream).await?.len(), 2);
+    Ok(())
+}
+
+async fn configure(server: &Redis, name: &str, bytes: u32) -> Outcome {
+    let mut set = cmd("CONFIG");
+    server
+        .ask::<Value>(set.arg("SET").arg(name).arg(bytes))
+        .await?;
+    Ok(())
+}
+
+/// The server reads no more after a value that is larger than it takes.
+pub(crate) async fn a_message_that_ends_the_connection_holds_up_no_other(
+    server: &Redis,
+) -> Outcome {
+    let stream = "too-large";
+    let name = "proto-max-bulk-len";
+    configure(server, name, 1 << 20).await?;
+    let mut messages: Vec<_> = (0..20)
+        .map(|number: u32| Envelope::new(stream, number.to_string()))
+        .collect();
+    for large in [5, 12] {
+        messages[large].payload = vec![b'x'; 2 << 20].into();
+    }
+    // It must not come before the one of its key that failed.
+    messages[5].key = Some("k".into());
+    messages[7].key = Some("k".into());
+    let publisher = RedisStreamsPublisher::new(server.direct()?).timeout(PATIENCE);
+    let answers = publisher.publish(&messages).await;
+    configure(server, name, 512 << 20).await?;
+    assert_eq!(answers.len(), messages.len());
+    let mut stored: HashSet<_> = HashSet::new();
+    for (_, mut fields) in server.entries(stream).await? {
+        stored.extend(fields.remove(PAYLOAD));
+    }
+    for (place, answer) in answers.iter().enumerate() {
+        let fits = ![5, 7, 12].contains(&place);
+        assert_eq!(answer.is_ok(), fits, "{place}: {answer:?}");
+        assert_eq!(
+            stored.contains(&messages[place].payload[..]),
+            fits,
+            "{place}"
+        );
+    }
+    Ok(())
+}
+
+/// Defect: after ten nothing more was added, and each further call began with the same ones. The server says nothing of a
+/// command that is larger than what it keeps of one.
+pub(crate) async fn many_that_end_the_connection_hold_up_none_behind_them(
+    server: &Redis,
+) -> Outcome {
+    let (stream, name) = ("behind-too-large", "client-query-buffer-limit");
+    let large = vec![b'x'; 2 << 20];
+    let mut messages = vec![Envelope::new(stream, large); 12];
+    messages.push(Envelope::new(stream, "small"));
+    let publisher = RedisStreamsPublisher::new(server.direct()?).timeout(PATIENCE);
+    configure(server, name, 1 << 20).await?;
+    let answers = publisher.publish(&messages).await;
+    configure(server, name, 1 << 30).await?;
+    assert_eq!(answers.len(), messages.len());
+    for (message, answer) in messages.iter().zip(answers) {
+        match message.payload.len() > 5 {
+            true => assert!(answer.is_err_and(|error| error.is_transient())),
+            false => assert!(answer.is_ok(), "{answer:?}"),
+        }
+    }
+    assert_eq!(server.entries(stream).await?.len(), 1);
     Ok(())
 }
 

@@ -104,7 +104,9 @@ async fn run(kind: Kind) -> Outcome {
     what_is_not_there_is_permanent(&server).await?;
     a_lost_group_is_made_again(&server).await?;
     publisher::what_is_published_arrives_as_it_was(&server).await?;
-    publisher::what_cannot_be_published_is_told(&server).await
+    publisher::what_cannot_be_published_is_told(&server).await?;
+    publisher::a_message_that_ends_the_connection_holds_up_no_other(&server).await?;
+    publisher::many_that_end_the_connection_hold_up_none_behind_them(&server).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
