@@ -157,6 +157,25 @@ fn twilio() {
     judge(new, "12345", "x-twilio-signature", &json, 0);
 }
 
+/// Of JSON only the URL is signed, and so would an empty form be: the digest in the URL tells them apart.
+#[test]
+fn a_signature_of_json_of_twilio_is_not_that_of_a_form() {
+    let provider = Provider::twilio(["12345"], "https://mycompany.com").unwrap();
+    let uri = "/myapp.php?foo=1&bar=2&bodySHA256=0a1ff7634d9ab3b95db5c9a2dfe9416e41502b283a80c7cf19632632f96e6620";
+    let headers = [
+        ("content-type", "application/x-www-form-urlencoded"),
+        ("x-twilio-signature", "a9nBmqA0ju/hNViExpshrM61xv4="),
+    ];
+    for body in ["", r#"{"property": "value", "boolean": true}"#] {
+        let form = sent(uri, &headers, body);
+        assert_eq!(
+            check(&provider, &form, 0),
+            Err(VerifyError::Wrong),
+            "{body}"
+        );
+    }
+}
+
 /// In memory, short ones are many times as large as the form, and anybody can send it.
 #[test]
 fn a_form_of_twilio_has_not_many_parameters() {
