@@ -31,7 +31,9 @@
 //!
 //! // In a handler's transaction, or any other on the same database:
 //! let mut transaction = store.open().await?;
-//! let placed = outbox.message("orders", MessageId::new("order-7")?, "order.placed", r#"{"order":7}"#)?;
+//! // What happened is in the id: the same order is shipped later, and that is another message.
+//! let id = MessageId::new("order-7/order.placed")?;
+//! let placed = outbox.message("orders", id, "order.placed", r#"{"order":7}"#)?;
 //! outbox.send_in(&mut transaction, &[placed]).await?;
 //! store.commit(transaction).await?;
 //!
@@ -53,10 +55,12 @@
 //!   confirmed the one before; those of different keys, many at a time.
 //! - What the broker will never take is a dead letter; while it is away, or refuses the user, messages wait,
 //!   and no attempt counts, whatever [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) the processor has.
-//! - A message that cannot be published now, while others of its call are, waits by itself: for a tenth of the time
-//!   since it was stored, at least a second and at most a minute.
+//! - A message that cannot be published now, while others that were claimed with it are, waits by itself: for a tenth of
+//!   the time since it was stored, at least a second and at most a minute. After a call of which nothing could be
+//!   published, no more is sent to its destinations for now, and what goes elsewhere is.
+//! - Under an id that was sent before nothing is published, whatever it is: see [`message`](Outbox::message).
 
-use std::time::Duration;
+use std::{collections::HashSet, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::from_micros;
@@ -65,6 +69,8 @@ use inbox_source::{Envelope, Publisher, SourceError};
 use crate::{
     Answers, Batch, BatchHandler, Batches, Bytes, Completion, Context, Failure, HandlerName,
     Invalid, Kind, Message, MessageId, Receipt, Result, Router, Store, Transactional,
+    receiver::notice::Notice,
+    telemetry::{self, MESSAGE},
 };
 
 /// The header that says where a message goes: a topic, a subject, a queue.
@@ -79,11 +85,15 @@ const LONGEST_WAIT: Duration = Duration::from_secs(60);
 /// So many bytes go into one call of a publisher, whose client may copy them all before it sends the first.
 const CALL_BYTES: usize = 16 << 20;
 
+/// The error of a message that was left out of its batch.
+const NOT_SENT: &str = "not sent: of a call with messages to the same destination none was taken";
+
 /// Messages on their way to a broker. See the [module](crate::outbox).
 #[derive(Clone, Debug)]
 pub struct Outbox<S> {
     store: S,
     handler: HandlerName,
+    differing: Notice,
 }
 
 impl<S> Outbox<S> {
@@ -93,15 +103,24 @@ impl<S> Outbox<S> {
     /// # Errors
     /// [`Invalid`] when the name breaks its rule.
     pub fn new(store: S, handler: impl AsRef<str>) -> Result<Self, Invalid> {
+        let handler = HandlerName::new(handler)?;
+        // So that the first one is an increase.
+        telemetry::differing(handler.as_str(), 0);
         Ok(Self {
             store,
-            handler: HandlerName::new(handler)?,
+            handler,
+            differing: Notice::default(),
         })
     }
 
-    /// A message to `destination`. The id is what the broker and its consumers know it by: one that follows
-    /// from what caused it (the id of the order) is refused by the outbox the second time. An ordering key, headers and
-    /// a due time can be added.
+    /// A message to `destination`. An ordering key, headers and a due time can be added.
+    ///
+    /// The id is what the outbox, the broker and its consumers know the message by. Let it follow from the cause **and
+    /// the effect**, as `order-7/order.placed` does, or the incoming message's id with `/order.booked` behind it, in
+    /// 255 bytes: what is sent again is a duplicate then, and nothing else is. The bare id of the order, or of the
+    /// incoming message, is that of all that follows from it: `order.cancelled` would be refused as a duplicate of
+    /// `order.placed`, and so would be what a second handler of the same event sends. The destination is not compared:
+    /// for the same message to two of them, name it in the id as well.
     ///
     /// # Errors
     /// [`Invalid`] when the kind or the destination breaks a rule.
@@ -131,7 +150,13 @@ impl<S> Outbox<S> {
 
 impl<S: Transactional> Outbox<S> {
     /// Sends messages in a transaction: they are published if and only if it commits. Answers for each
-    /// whether it is new, or its id was sent before.
+    /// whether it is new, or its id was sent before, or the store refuses it, as one that is too large.
+    ///
+    /// Two of these answers mean that a message is not published and no other like it was: [`Refused`](Receipt::Refused),
+    /// and `Duplicate { differs: true }`, whose id was sent before with another kind or payload. Neither is an error;
+    /// both are logged as warnings, of the differing ones the first, and then their number once a minute at most, and
+    /// the metric `inbox_differing_total` counts these. A caller that must not lose one looks at the answers, and rolls
+    /// back.
     ///
     /// # Errors
     /// As [`Transactional::receive_in`]; the caller has to roll back then.
@@ -141,18 +166,24 @@ impl<S: Transactional> Outbox<S> {
         messages: &[Message],
     ) -> Result<Vec<Receipt>> {
         let messages = self.own(messages);
-        self.store.receive_in(transaction, &messages).await
+        let receipts = self.store.receive_in(transaction, &messages).await?;
+        self.tell_of_lost(&messages, &receipts);
+        Ok(receipts)
     }
 }
 
 impl<S: Store> Outbox<S> {
     /// Sends messages by themselves, where there is no transaction. A caller that repeats this after a failure, with
-    /// the same ids, sends them once.
+    /// the same ids, sends them once. Answers, and warns, as `send_in` does: what is refused, or a duplicate that
+    /// differs, is not published.
     ///
     /// # Errors
     /// As [`Store::receive`].
     pub async fn send(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        self.store.receive(&self.own(messages)).await
+        let messages = self.own(messages);
+        let receipts = self.store.receive(&messages).await?;
+        self.tell_of_lost(&messages, &receipts);
+        Ok(receipts)
     }
 }
 
@@ -164,6 +195,36 @@ impl<S> Outbox<S> {
             .map(|message| message.for_handler(self.handler.clone()))
             .collect()
     }
+
+    /// Tells of messages that will never be published: few callers look at their receipts.
+    fn tell_of_lost(&self, messages: &[Message], receipts: &[Receipt]) {
+        let mut differing = 0;
+        let mut first = None;
+        for (message, receipt) in messages.iter().zip(receipts) {
+            match receipt {
+                Receipt::Accepted | Receipt::Duplicate { differs: false } => {}
+                Receipt::Duplicate { differs: true } => {
+                    differing += 1;
+                    first = first.or(Some(message));
+                }
+                Receipt::Refused(invalid) => tracing::warn!(
+                    target: MESSAGE,
+                    key = %message.key(),
+                    reason = %invalid,
+                    "message refused by the store of the outbox; it is not published"
+                ),
+            }
+        }
+        let Some(first) = first else { return };
+        telemetry::differing(self.handler.as_str(), differing);
+        if let Some(count) = self.differing.add(differing) {
+            tracing::warn!(
+                key = %first.key(),
+                count,
+                "the key of an earlier message came again with other content, which is not published"
+            );
+        }
+    }
 }
 
 /// Hands messages to a publisher. A batch has at most one message of an ordering key, and the next is claimed only
@@ -172,38 +233,69 @@ struct Publishing<P> {
     publisher: P,
 }
 
+/// What a publisher has answered, in the order of the batch. `None`: the message was not sent.
+type Confirmations = Vec<Option<Result<(), SourceError>>>;
+
 #[async_trait]
 impl<P: Publisher> BatchHandler for Publishing<P> {
     async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
+        let confirmations = self.publish(batch).await?;
+        let is_away = confirmations.iter().flatten().all(will_pass);
+        let confirmed = batch.iter().zip(confirmations);
+        let answers = confirmed.map(|(context, confirmation)| match confirmation {
+            Some(Ok(())) => Ok(Completion::default()),
+            Some(Err(error)) if !error.is_transient() => Err(Failure::dead(error.to_string())),
+            Some(Err(error)) => Err(put_off(context, is_away, error.to_string())),
+            None => Err(put_off(context, is_away, NOT_SENT.to_owned())),
+        });
+        Ok(answers.collect::<Vec<_>>().into())
+    }
+}
+
+impl<P: Publisher> Publishing<P> {
+    async fn publish(&self, batch: &Batch) -> Result<Confirmations, Failure> {
         let messages = batch.iter().map(|context| envelope(context.message()));
-        let messages: Vec<_> = messages.collect();
-        let mut answers = Vec::with_capacity(messages.len());
-        let mut rest = messages.as_slice();
+        let mut rest: Vec<(usize, Envelope)> = messages.enumerate().collect();
+        let mut confirmations: Confirmations = rest.iter().map(|_| None).collect();
         while !rest.is_empty() {
-            let (call, later) = rest.split_at(fitting(rest));
-            let confirmed = self.publisher.publish(call).await;
-            if confirmed.len() != call.len() {
+            let later = rest.split_off(fitting(&rest));
+            let (places, call): (Vec<usize>, Vec<Envelope>) = rest.into_iter().unzip();
+            let answers = self.publisher.publish(&call).await;
+            if answers.len() != call.len() {
                 return Err(Failure::retry(
                     "the publisher did not answer for every message",
                 ));
             }
-            let is_away = confirmed.iter().all(will_pass);
-            let contexts = batch.iter().skip(answers.len());
-            let both = confirmed.into_iter().zip(contexts);
-            answers.extend(both.map(|(answer, context)| match answer {
-                Ok(()) => Ok(Completion::default()),
-                Err(error) if !error.is_transient() => Err(Failure::dead(error.to_string())),
-                Err(error) if is_away => Err(Failure::pause(PAUSE, error.to_string())),
-                Err(error) => Err(Failure::defer(wait_of(context), error.to_string())),
-            }));
             rest = later;
-            if is_away {
-                let not_sent = || Failure::pause(PAUSE, "not sent, as nothing before it was taken");
-                answers.extend(rest.iter().map(|_| Err(not_sent())));
-                break;
+            if answers.iter().all(will_pass) {
+                leave_out(&mut rest, &call);
+            }
+            for (place, answer) in places.into_iter().zip(answers) {
+                if let Some(confirmation) = confirmations.get_mut(place) {
+                    *confirmation = Some(answer);
+                }
             }
         }
-        Ok(answers.into())
+        Ok(confirmations)
+    }
+}
+
+/// Leaves out what goes to the same destinations as a call of which nothing was taken: what goes elsewhere is not to wait
+/// for calls that end in the same way.
+fn leave_out(rest: &mut Vec<(usize, Envelope)>, call: &[Envelope]) {
+    let addresses: HashSet<&str> = call
+        .iter()
+        .map(|message| message.address.as_str())
+        .collect();
+    rest.retain(|(_, message)| !addresses.contains(message.address.as_str()));
+}
+
+/// A broker that took nothing of a batch is asked for nothing for a while. Of one that took something, only the
+/// message waits.
+fn put_off(context: &Context, is_away: bool, error: String) -> Failure {
+    match is_away {
+        true => Failure::pause(PAUSE, error),
+        false => Failure::defer(wait_of(context), error),
     }
 }
 
@@ -212,9 +304,9 @@ fn will_pass(answer: &Result<(), SourceError>) -> bool {
 }
 
 /// How many of the first messages go into one call.
-fn fitting(messages: &[Envelope]) -> usize {
+fn fitting(messages: &[(usize, Envelope)]) -> usize {
     let mut bytes = 0_usize;
-    let fit = messages.iter().take_while(|message| {
+    let fit = messages.iter().take_while(|(_, message)| {
         bytes = bytes.saturating_add(message.payload.len());
         bytes <= CALL_BYTES
     });

@@ -5,7 +5,7 @@
 //! | metric | type | labels | meaning |
 //! |---|---|---|---|
 //! | `inbox_received_total` | counter | `source`, `outcome`: `accepted`, `duplicate`, `rejected`, `kept` | deliveries of a receiver |
-//! | `inbox_differing_total` | counter | `source` | of the duplicates, those with other content than the message that was stored first |
+//! | `inbox_differing_total` | counter | `source`: that of a receiver, or the name of an [outbox](crate::outbox) | of the duplicates, those with other content than the message that was stored first |
 //! | `inbox_receive_seconds` | histogram | `source` | from storing to the last acknowledgement, per batch, outages included |
 //! | `inbox_unacknowledged` | gauge | `source` | deliveries taken and not acknowledged, after each batch, and each 5 seconds while nothing is taken |
 //! | `inbox_source_lag` | gauge | `source` | messages that the broker has and has not handed out, where the source knows; told as often |
@@ -342,24 +342,32 @@ pub(crate) fn unserved(statistics: &HandlerStatistics) {
     let _ = statistics;
 }
 
-/// A receiver has finished a batch.
+/// So many deliveries of a receiver have these outcomes.
 #[cfg(feature = "metrics")]
-pub(crate) fn received(
-    source: &str,
-    outcomes: [(&'static str, usize); 4],
-    differing: usize,
-    elapsed: Duration,
-) {
+pub(crate) fn received(source: &str, outcomes: [(&'static str, usize); 4], differing: usize) {
     for (outcome, count) in outcomes {
         metrics::counter!(
             "inbox_received_total", "source" => source.to_owned(), "outcome" => outcome
         )
         .increment(count as u64);
     }
-    metrics::counter!("inbox_differing_total", "source" => source.to_owned())
-        .increment(differing as u64);
+    self::differing(source, differing as u64);
+}
+
+/// A receiver has finished a batch.
+#[cfg(feature = "metrics")]
+pub(crate) fn batch_received(source: &str, elapsed: Duration) {
     metrics::histogram!("inbox_receive_seconds", "source" => source.to_owned()).record(elapsed);
 }
+
+/// So many duplicates had other content than the messages that were stored first.
+#[cfg(feature = "metrics")]
+pub(crate) fn differing(source: &str, count: u64) {
+    metrics::counter!("inbox_differing_total", "source" => source.to_owned()).increment(count);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn differing(_: &str, _: u64) {}
 
 /// How a receiver's source stands.
 #[cfg(feature = "metrics")]
@@ -376,7 +384,10 @@ pub(crate) fn source(source: &str, unacknowledged: usize, lag: Option<u64>) {
 pub(crate) fn source(_: &str, _: usize, _: Option<u64>) {}
 
 #[cfg(not(feature = "metrics"))]
-pub(crate) fn received(_: &str, _: [(&'static str, usize); 4], _: usize, _: Duration) {}
+pub(crate) fn received(_: &str, _: [(&'static str, usize); 4], _: usize) {}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn batch_received(_: &str, _: Duration) {}
 
 /// An inline consumer has answered.
 #[cfg(feature = "metrics")]

@@ -164,13 +164,8 @@ impl<D: Delivery> Stored<D> {
             kept = report.kept,
             "batch received"
         );
-        let outcomes = [
-            ("accepted", report.accepted),
-            ("duplicate", report.duplicates),
-            ("rejected", report.rejected),
-            ("kept", report.kept),
-        ];
-        telemetry::received(source, outcomes, report.differing, report.elapsed);
+        count(source, &report);
+        telemetry::batch_received(source, report.elapsed);
         receiver.vitals.success();
         if let Some(on_batch) = &receiver.on_batch
             && catch_unwind(AssertUnwindSafe(|| on_batch(&report))).is_err()
@@ -180,6 +175,17 @@ impl<D: Delivery> Stored<D> {
         let stopped = self.stopped.map(ReceiverError::Rejected);
         stopped.map_or(Ok(()), Err)
     }
+}
+
+/// Counts what became of deliveries.
+pub(super) fn count(source: &str, report: &BatchReport) {
+    let outcomes = [
+        ("accepted", report.accepted),
+        ("duplicate", report.duplicates),
+        ("rejected", report.rejected),
+        ("kept", report.kept),
+    ];
+    telemetry::received(source, outcomes, report.differing);
 }
 
 fn span<D>(source: &str, taken: &[Taken<D>]) -> tracing::Span {

@@ -11,8 +11,8 @@ use tokio::time::{Instant, sleep, sleep_until, timeout};
 use tokio_util::sync::CancellationToken;
 
 use super::{
-    Receiver, ReceiverError, Summary,
-    batch::{Batch, Size, Stored, lock},
+    BatchReport, Receiver, ReceiverError, Summary,
+    batch::{Batch, Size, Stored, count, lock},
     outage::Outage,
 };
 use crate::{
@@ -47,6 +47,8 @@ pub(super) async fn run<S: Source>(
     let flow = Flow::new(receiver.max_unacknowledged, receiver.batch_size)
         .with_max_unacknowledged_bytes(receiver.max_unacknowledged_bytes);
     source.set_flow(flow);
+    // So that the first one of each outcome is an increase.
+    count(&source.name(), &BatchReport::default());
     let ended = take(receiver, source, shutdown).await;
     match timeout(CLOSE_LIMIT, source.close()).await {
         Ok(Ok(())) => {}

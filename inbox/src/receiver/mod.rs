@@ -54,7 +54,7 @@
 mod batch;
 mod finals;
 mod intake;
-mod notice;
+pub(crate) mod notice;
 mod outage;
 mod rejected;
 mod report;
@@ -319,9 +319,14 @@ impl ReceiverBuilder {
     /// on: a receiver that is killed half-way leaves messages pending, after five seconds under a
     /// lease, until their deliveries come again. What is pending and due for another reason is
     /// recorded as processed too. A redelivery that finds such a lease waits for its end; one that finds
-    /// a message which others work on, which is not due, or which is behind one of its ordering key that is not recorded
-    /// with it, leaves it to them after ten seconds, or after thirty if they renew a short lease or try it again
-    /// meanwhile. It is stored, and acknowledged as a duplicate; [`BatchReport::unfinished`] counts it.
+    /// a message which others work on, or which is not due, leaves it to them after ten seconds, or after thirty if
+    /// they renew a short lease or try it again meanwhile. A message that is behind another one of its ordering key is
+    /// left to others after ten seconds in which nothing of its batch was recorded or waited for. Time in which the
+    /// store does not answer does not count. What is left to others is stored, and acknowledged as a duplicate;
+    /// [`BatchReport::unfinished`] counts it.
+    ///
+    /// Messages of one ordering key that wait in the inbox are recorded one after the other. It is quick when they come
+    /// in their order or in the reverse one; in any other, those that are not yet free are asked for again each time.
     ///
     /// One who waits for an answer records with an inline consumer whose handler does nothing:
     /// `consumer.consume(&message, async |_| Ok::<_, Failure>(None))`.

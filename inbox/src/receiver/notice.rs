@@ -12,7 +12,7 @@ const PAUSE: Duration = Duration::from_secs(60);
 
 /// Told when it happens first, then once a minute at most, however often it happens. Clones share it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Notice(Arc<Mutex<State>>);
+pub(crate) struct Notice(Arc<Mutex<State>>);
 
 #[derive(Debug, Default)]
 struct State {
@@ -22,7 +22,7 @@ struct State {
 
 impl Notice {
     /// Counts so many more. Answers how many are to be told of now, if any are.
-    pub(super) fn add(&self, more: u64) -> Option<u64> {
+    pub(crate) fn add(&self, more: u64) -> Option<u64> {
         let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         state.untold += more;
         let is_early = state.told.is_some_and(|told| told.elapsed() < PAUSE);

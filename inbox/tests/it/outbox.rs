@@ -19,7 +19,7 @@ use inbox::{
 };
 
 /// A broker that keeps what it confirms, may be away or slow, and loses every nth confirmation. The first message to the
-/// queue "full" finds it full.
+/// queue "full" finds it full. The queue "jammed" takes nothing.
 #[derive(Default)]
 struct Broker {
     kept: Mutex<Vec<Envelope>>,
@@ -44,6 +44,9 @@ impl Publisher for Broker {
         let keep = |message: &Envelope| {
             if message.address == "nowhere" {
                 return Err(SourceError::permanent("no such queue"));
+            }
+            if message.address == "jammed" {
+                return Err(SourceError::transient("the queue is jammed"));
             }
             if message.address == "full" && !self.is_full_no_more.swap(true, Ordering::SeqCst) {
                 return Err(SourceError::transient("the queue is full"));
@@ -273,6 +276,117 @@ async fn a_destination_that_takes_nothing_does_not_pause_the_others() {
     assert_eq!(pauses.0.load(Ordering::SeqCst), 0, "all of the outbox");
     let stuck = record(&store, "stuck").await;
     assert_eq!((stuck.state, stuck.attempts.started), (State::Processed, 1));
+}
+
+/// Each of these is a call by itself: two do not fit into one.
+const LARGE: usize = 9 << 20;
+
+/// Sends messages of these destinations and ids, of the first of them large ones.
+async fn send_large(outbox: &Outbox<SqliteStore>, large: &[(&str, &str)], small: &[(&str, &str)]) {
+    let of_size = |size: usize, (to, name): (&str, &str)| {
+        let payload = vec![b'x'; size];
+        outbox.message(to, id(name), "placed", payload).unwrap()
+    };
+    let large = large.iter().map(|one| of_size(LARGE, *one));
+    let small = small.iter().map(|one| of_size(1, *one));
+    for message in large.chain(small) {
+        outbox.send(&[message]).await.unwrap();
+    }
+}
+
+/// Defect: nothing behind such a call was ever sent, since the same messages came first each time.
+#[tokio::test(flavor = "multi_thread")]
+async fn what_goes_elsewhere_is_sent_behind_a_call_of_which_nothing_is_taken() {
+    let (jam, behind) = ([("jammed", "j1"), ("jammed", "j2")], [("orders", "last")]);
+    for before in [vec![], vec![("orders", "first")]] {
+        let directory = tempfile::tempdir().unwrap();
+        let store = store(&directory).await;
+        let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+        let large = [before.clone(), jam.to_vec()].concat();
+        send_large(&outbox, &large, &behind).await;
+
+        let broker = Arc::new(Broker::default());
+        let processor =
+            Processor::builder(Arc::new(store.clone())).router(outbox.router(broker.clone()));
+        run_until(&store, processor, |unfinished| unfinished == 2).await;
+
+        let all = before.iter().chain(&behind);
+        let expected: Vec<&str> = all.map(|(_, name)| *name).collect();
+        assert_eq!(broker.ids(), expected);
+        let sizes = broker.sizes.lock().unwrap().clone();
+        let calls = [vec![LARGE; before.len() + 1], vec![1]].concat();
+        assert!(sizes.starts_with(&calls), "{sizes:?}");
+        let tried = record(&store, "j1").await;
+        assert_eq!(tried.state, State::Pending);
+        assert_eq!(tried.last_error.as_deref(), Some("the queue is jammed"));
+        let left_out = record(&store, "j2").await;
+        assert_eq!(left_out.state, State::Pending);
+        let why = left_out.last_error.unwrap();
+        assert!(why.starts_with("not sent:"), "{why}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_broker_that_takes_nothing_of_several_calls_is_left_alone_for_a_while() {
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory).await;
+    let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+    let large = [("orders", "a"), ("orders", "b"), ("bills", "c")];
+    send_large(&outbox, &large, &[]).await;
+
+    let broker = Arc::new(Broker::default());
+    broker.away.store(true, Ordering::SeqCst);
+    let pauses = Pauses::default();
+    let processor = Processor::builder(Arc::new(store.clone()))
+        .router(outbox.router(broker.clone()))
+        .hooks(pauses.clone());
+    run_until(&store, processor, |_| pauses.0.load(Ordering::SeqCst) > 0).await;
+
+    assert!(pauses.0.load(Ordering::SeqCst) > 0, "all of the outbox");
+    let calls = broker.sizes.lock().unwrap().len();
+    assert_eq!(calls % 2, 0, "one for each destination, and no other");
+    for name in ["a", "b", "c"] {
+        let waiting = record(&store, name).await;
+        assert_eq!(waiting.state, State::Pending, "{name}");
+    }
+}
+
+/// Defect: callers that look at no receipts were told nothing.
+#[tokio::test]
+async fn what_is_never_published_is_told() {
+    let (log, _guard) = crate::logged::Log::of(tracing::Level::WARN);
+    let directory = tempfile::tempdir().unwrap();
+    let store = store(&directory).await;
+    let outbox = Outbox::new(store.clone(), "to-broker").unwrap();
+    let message = |kind: &str| outbox.message("orders", id("7"), kind, "{}").unwrap();
+    let (placed, cancelled) = (message("order.placed"), message("order.cancelled"));
+    let (same, other) = (
+        Receipt::Duplicate { differs: false },
+        Receipt::Duplicate { differs: true },
+    );
+
+    let first = outbox.send(&[placed.clone(), placed.clone()]).await;
+    assert_eq!(first.unwrap(), [Receipt::Accepted, same.clone()]);
+    assert!(log.lines(&["came again"]).is_empty(), "{}", log.text());
+    let mut transaction = store.open().await.unwrap();
+    let sent = outbox.send_in(&mut transaction, std::slice::from_ref(&cancelled));
+    assert_eq!(sent.await.unwrap(), [other.clone()]);
+    store.commit(transaction).await.unwrap();
+    let again = outbox.send(&[placed, cancelled]).await;
+    assert_eq!(again.unwrap(), [same, other]);
+    let told = log.lines(&[
+        "came again with other content",
+        "key=to-broker/7",
+        "count=1",
+    ]);
+    assert_eq!(told.len(), 1, "once a minute: {}", log.text());
+
+    let payload = vec![b'x'; inbox::DEFAULT_PAYLOAD_LIMIT + 1];
+    let huge = outbox.message("orders", id("huge"), "order.placed", payload);
+    let refused = outbox.send(&[huge.unwrap()]).await.unwrap();
+    assert!(matches!(refused[..], [Receipt::Refused(_)]), "{refused:?}");
+    let told = log.lines(&["inbox::message", "not published", "key=to-broker/huge"]);
+    assert_eq!(told.len(), 1, "{}", log.text());
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -512,6 +512,54 @@ mod counted {
     }
 
     #[test]
+    fn what_an_outbox_refuses_as_differing_is_counted() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        let differing = || book.value("inbox_differing_total to-broker");
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let store = inbox_memory::MemoryStore::new();
+                let outbox = inbox::outbox::Outbox::new(store, "to-broker").unwrap();
+                assert_eq!(differing(), Some(0));
+                let id = || inbox::MessageId::new("7").unwrap();
+                let message = |kind: &str| outbox.message("orders", id(), kind, "{}").unwrap();
+                let sent = [message("order.placed"), message("order.cancelled")];
+                outbox.send(&sent).await.unwrap();
+                outbox.send(&sent).await.unwrap();
+                assert_eq!(differing(), Some(2));
+            });
+        });
+    }
+
+    /// Defect: the first rejections were no increase, and so no alert.
+    #[test]
+    fn outcomes_of_a_receiver_are_there_before_its_first_batch() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let none: [Result<inbox::Message, SourceError>; 0] = [];
+                let mut source = StreamSource::new(futures_util::stream::iter(none));
+                let receiver = Receiver::builder(memory().await).build();
+                let shutdown = inbox::CancellationToken::new();
+                receiver.run(&mut source, shutdown).await.unwrap();
+            });
+        });
+        for outcome in ["accepted", "duplicate", "rejected", "kept"] {
+            let name = format!("inbox_received_total source,{outcome}");
+            assert_eq!(book.value(&name), Some(0), "{outcome}");
+        }
+        assert_eq!(book.value("inbox_differing_total source"), Some(0));
+        assert_eq!(book.value("inbox_receive_seconds source"), None);
+    }
+
+    #[test]
     fn receiving_inline_use_and_purging_are_counted() {
         use inbox::{
             Janitor, LeaseTerms, WorkerName,

@@ -30,7 +30,8 @@ async fn place(
     let insert = sqlx::query_scalar("INSERT INTO shop_order (item) VALUES ($1) RETURNING number");
     let number: i64 = insert.bind(&order.item).fetch_one(&mut ***tx).await?;
     let body = serde_json::json!({ "order": number, "item": order.item });
-    let id = MessageId::new(format!("order-{number}"))?;
+    // A later message about the order, as that it was cancelled, has another id.
+    let id = MessageId::new(format!("order-{number}/order.placed"))?;
     let placed = outbox.message("orders", id, "order.placed", body.to_string())?;
     outbox.send_in(&mut **tx, &[placed]).await?;
     Ok(number)
