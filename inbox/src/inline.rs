@@ -404,10 +404,8 @@ impl InlineConsumer {
     {
         let _under_way = self.under_way.begin();
         let begun = self.begin(message).await;
-        match &begun {
-            Ok(_) => self.outage.over(),
-            Err(ConsumeError::Store(error)) => self.outage.met(error),
-            Err(_) => {}
+        if let Err(ConsumeError::Store(error)) = &begun {
+            self.outage.met(error);
         }
         let (begun, renewed, turn) = begun?;
         let leased = match begun {

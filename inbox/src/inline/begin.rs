@@ -94,6 +94,7 @@ impl InlineConsumer {
         let begin = || async {
             let asked = Instant::now();
             let begun = self.store.begin(message, &self.terms).await?;
+            self.outage.over();
             Ok((begun, asked))
         };
         let is_safe = |error: &Error| error.is_retryable() && error.effect() == Effect::None;

@@ -87,8 +87,10 @@ impl InlineConsumer {
             return Err(self.hand_back(leased).await);
         }
         let store_error = failure.find::<Error>();
-        if let (Settler::Handler, Some(error)) = (settler, store_error) {
-            // It is the same store.
+        // A handler settles in this store. What it sends by itself may be for an outbox in another one.
+        if let (Settler::Handler, Some(error)) = (settler, store_error)
+            && error.operation() != Some("receive")
+        {
             self.outage.met(error);
         }
         let ended = Ended {

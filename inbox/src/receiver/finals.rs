@@ -7,7 +7,7 @@
 //! were not acknowledged; when they come again the messages are begun and settled once more.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeSet, HashMap, HashSet},
     time::{Duration, SystemTime},
 };
 
@@ -28,7 +28,8 @@ const LEASE: Duration = Duration::from_secs(5);
 
 /// A message that is busy until the same moment for so long is not under a receiver's lease, which would
 /// have run out: it is worked on by others, or waits for its time. Twice the length, for a store of
-/// several servers whose clocks differ.
+/// several servers whose clocks differ. What is behind another one for so long, while nothing changes, is not behind
+/// one of these or one under such a lease.
 const WATCH: Duration = Duration::from_secs(10);
 
 /// Nor is one that is busy for so long in all, until ever later moments: six receivers would have died over it,
@@ -133,12 +134,13 @@ enum Step {
     Known,
     Settle(Lease),
     Wait(Busy),
+    /// It is behind another one of its ordering key.
+    Blocked,
 }
 
-/// The store's answer that a message is busy, or behind another one of its ordering key.
+/// The store's answer that a message is busy.
 struct Busy {
-    /// `None`: it is behind another one.
-    until: Option<SystemTime>,
+    until: SystemTime,
     asked: Instant,
     answered: Instant,
 }
@@ -148,7 +150,7 @@ struct Busy {
 #[derive(Default)]
 struct Watch {
     /// Until when it is, and since when the store says that.
-    known: Option<(Option<SystemTime>, Instant)>,
+    known: Option<(SystemTime, Instant)>,
     /// When the store said so last.
     last: Option<Instant>,
     /// Of all moments together.
@@ -171,16 +173,46 @@ impl Watch {
         };
         unchanged >= WATCH || self.total >= LONGEST_WATCH
     }
+}
 
-    /// Whether it was behind another one when the store was asked last.
-    fn is_of_blocked(&self) -> bool {
-        self.known.is_some_and(|(until, _)| until.is_none())
+/// For how long nothing has changed for messages that are behind others.
+#[derive(Default)]
+struct Standstill {
+    /// When a round has ended that changed nothing, if that was the last one.
+    last: Option<Instant>,
+    /// Between rounds that changed nothing, since the last change.
+    total: Duration,
+}
+
+impl Standstill {
+    /// Takes note of a round, and says whether those are behind messages that others have. What is busy, or was not
+    /// answered for, may be what they are behind.
+    fn is_over(&mut self, round: &Round) -> bool {
+        if round.is_waiting || round.has_moved {
+            *self = Self::default();
+            return false;
+        }
+        if round.failed.is_some() {
+            // Of many calls one may fail in every few rounds, so what was waited before still counts.
+            self.last = None;
+            return false;
+        }
+        if round.blocked.is_empty() {
+            *self = Self::default();
+            return false;
+        }
+        let now = Instant::now();
+        let gap = self.last.replace(now);
+        let gap = gap.map_or(Duration::ZERO, |last| now.duration_since(last));
+        // One round that the store took long to answer is not enough.
+        self.total += gap.min(LEASE);
+        self.total >= WATCH
     }
 }
 
-/// What is to be begun now, with its place. Of copies of one message the first is begun alone, so that it is the
+/// The places of what is to be begun now. Of copies of one message the first is begun alone, so that it is the
 /// one that is stored; the others when it is.
-fn to_begin<'a>(finals: &'a [Final], receipts: &[Option<Receipt>]) -> Vec<(usize, &'a Final)> {
+fn to_begin(finals: &[Final], receipts: &[Option<Receipt>]) -> Vec<usize> {
     let (mut stored, mut begun) = (HashSet::new(), HashSet::new());
     let mut open = Vec::new();
     for (at, (last, receipt)) in finals.iter().zip(receipts).enumerate() {
@@ -191,11 +223,23 @@ fn to_begin<'a>(finals: &'a [Final], receipts: &[Option<Receipt>]) -> Vec<(usize
             Some(_) => {
                 stored.insert(key);
             }
-            None if stored.contains(key) || begun.insert(key) => open.push((at, last)),
+            None if stored.contains(key) || begun.insert(key) => open.push(at),
             None => {}
         }
     }
     open
+}
+
+/// The places next to those of messages that are final now, of messages that were behind others. Ids mostly come in the
+/// order of their messages, or in the reverse one.
+fn next_to(freed: &[usize], blocked: &BTreeSet<usize>) -> Vec<usize> {
+    let next: BTreeSet<usize> = freed
+        .iter()
+        .flat_map(|&at| [blocked.range(..at).next_back(), blocked.range(at..).next()])
+        .flatten()
+        .copied()
+        .collect();
+    next.into_iter().collect()
 }
 
 /// What has become of messages that were to be final.
@@ -224,6 +268,7 @@ pub(super) async fn store(receiver: &Receiver, finals: &[Final]) -> Result<Store
             .collect(),
         unfinished: HashSet::new(),
         watches: HashMap::new(),
+        standstill: Standstill::default(),
         outage: Outage::none("store", &receiver.vitals),
     };
     storing.run().await
@@ -236,6 +281,7 @@ struct Storing<'a> {
     receipts: Vec<Option<Receipt>>,
     unfinished: HashSet<usize>,
     watches: HashMap<&'a Key, Watch>,
+    standstill: Standstill,
     outage: Outage,
 }
 
@@ -245,15 +291,15 @@ struct Round {
     failed: Option<Error>,
     /// Some are busy.
     is_waiting: bool,
-    /// Some are behind others.
-    is_blocked: bool,
-    /// Some are final now that were not.
+    /// The places of those that are behind others.
+    blocked: BTreeSet<usize>,
+    /// Some are answered for now that were not.
     has_moved: bool,
 }
 
 impl<'a> Storing<'a> {
     async fn run(mut self) -> Result<Stored> {
-        let mut is_in_turn = false;
+        let mut at_once = usize::MAX;
         loop {
             let open = to_begin(self.finals, &self.receipts);
             if open.is_empty() {
@@ -263,21 +309,28 @@ impl<'a> Storing<'a> {
                     unfinished: self.unfinished,
                 });
             }
-            // What is behind another one is free when that is final: one by one, each frees the next.
-            let at_once = if is_in_turn { 1 } else { open.len() };
             let mut round = Round::default();
             for part in open.chunks(at_once) {
-                self.store_part(part, &mut round).await?;
+                self.store_in_turn(part, &mut round).await?;
                 if round.failed.is_some() {
                     break;
                 }
             }
-            is_in_turn = round.is_blocked;
+            // Each part may free what is in the next ones.
+            at_once = if round.blocked.is_empty() {
+                usize::MAX
+            } else {
+                AT_ONCE
+            };
+            if self.standstill.is_over(&round) {
+                self.leave_blocked(&mut round).await?;
+            }
             match round.failed {
                 Some(error) => sleep(self.outage.failed(&error)).await,
                 None => {
                     self.outage.over();
-                    if !round.has_moved && (round.is_waiting || round.is_blocked) {
+                    let is_held_up = round.is_waiting || !round.blocked.is_empty();
+                    if is_held_up && !round.has_moved {
                         sleep(PAUSE).await;
                     }
                 }
@@ -285,60 +338,97 @@ impl<'a> Storing<'a> {
         }
     }
 
-    async fn store_part(&mut self, part: &[(usize, &'a Final)], round: &mut Round) -> Result<()> {
-        let (receiver, terms) = (self.receiver, &self.terms);
+    /// Stores these, and as long as some become final, what is next to them and was behind others.
+    async fn store_in_turn(&mut self, part: &[usize], round: &mut Round) -> Result<()> {
+        let is_open = |at: &usize| matches!(self.receipts.get(*at), Some(None));
+        let mut part: Vec<usize> = part.iter().copied().filter(is_open).collect();
+        while !part.is_empty() && round.failed.is_none() {
+            let freed = self.store_part(&part, round).await?;
+            part = next_to(&freed, &round.blocked);
+        }
+        Ok(())
+    }
+
+    /// Answers the places of those that are final now.
+    async fn store_part(&mut self, part: &[usize], round: &mut Round) -> Result<Vec<usize>> {
+        let (receiver, finals, terms) = (self.receiver, self.finals, &self.terms);
         // Boxed, since the compiler cannot prove otherwise that this future may change its thread.
-        let begun = part.iter().map(|&(at, last)| {
+        let begun = part.iter().filter_map(|&at| {
+            let last = finals.get(at)?;
             let begun = begin(receiver, &last.message, terms);
-            begun.map(move |step| (at, last, step)).boxed()
+            Some(begun.map(move |step| (at, last, step)).boxed())
         });
         let begun: Vec<_> = begun.collect();
         let begun: Vec<_> = stream::iter(begun).buffered(AT_ONCE).collect().await;
         let (mut leased, mut known) = (Vec::new(), Vec::new());
         for (at, last, step) in begun {
             self.unfinished.remove(&at);
+            round.blocked.remove(&at);
             match step {
-                Ok(Step::Refused(invalid)) => self.answer(at, Some(Receipt::Refused(invalid))),
-                Ok(Step::Known) => known.push((at, &last.message)),
+                Ok(Step::Refused(invalid)) => {
+                    self.answer([(at, Some(Receipt::Refused(invalid)))], round);
+                }
+                Ok(Step::Known) => known.push(at),
                 Ok(Step::Settle(lease)) => leased.push((at, lease, last.outcome.clone())),
                 Ok(Step::Wait(busy)) => {
                     let watch = self.watches.entry(last.message.key()).or_default();
                     if watch.is_over(&busy) {
                         self.unfinished.insert(at);
-                        known.push((at, &last.message));
+                        known.push(at);
                     } else {
-                        round.is_blocked |= busy.until.is_none();
-                        round.is_waiting |= busy.until.is_some();
+                        round.is_waiting = true;
                     }
+                }
+                Ok(Step::Blocked) => {
+                    round.blocked.insert(at);
                 }
                 Err(error) if error.is_retryable() => round.failed = Some(error),
                 Err(error) => return Err(error),
             }
         }
-        let mut answers = settle(receiver, leased, &mut self.outage).await?;
-        if answers
+        let settled = settle(receiver, leased, &mut self.outage).await?;
+        let freed: Vec<usize> = settled
             .iter()
-            .any(|(_, receipt)| *receipt == Some(Receipt::Accepted))
-        {
-            round.has_moved = true;
-            // Those may have been behind these.
-            self.watches.retain(|_, watch| !watch.is_of_blocked());
-        }
-        match compare(receiver, known).await {
-            Ok(compared) => answers.extend(compared),
+            .filter(|(_, receipt)| *receipt == Some(Receipt::Accepted))
+            .map(|(at, _)| *at)
+            .collect();
+        self.answer(settled, round);
+        self.compare_known(known, round).await?;
+        Ok(freed)
+    }
+
+    /// Leaves those that are behind others to them.
+    async fn leave_blocked(&mut self, round: &mut Round) -> Result<()> {
+        self.standstill = Standstill::default();
+        let left: Vec<usize> = std::mem::take(&mut round.blocked).into_iter().collect();
+        self.unfinished.extend(&left);
+        self.compare_known(left, round).await
+    }
+
+    async fn compare_known(&mut self, known: Vec<usize>, round: &mut Round) -> Result<()> {
+        let finals = self.finals;
+        let known = known
+            .into_iter()
+            .filter_map(|at| Some((at, &finals.get(at)?.message)));
+        match compare(self.receiver, known.collect()).await {
+            Ok(compared) => self.answer(compared, round),
             Err(error) if error.is_retryable() => round.failed = Some(error),
             Err(error) => return Err(error),
-        }
-        for (at, receipt) in answers {
-            self.answer(at, receipt);
         }
         Ok(())
     }
 
     /// `None`: it has to be asked for again.
-    fn answer(&mut self, at: usize, receipt: Option<Receipt>) {
-        if let Some(place) = self.receipts.get_mut(at) {
-            *place = receipt;
+    fn answer(
+        &mut self,
+        answers: impl IntoIterator<Item = (usize, Option<Receipt>)>,
+        round: &mut Round,
+    ) {
+        for (at, receipt) in answers {
+            round.has_moved |= receipt.is_some();
+            if let Some(place) = self.receipts.get_mut(at) {
+                *place = receipt;
+            }
         }
     }
 }
@@ -349,15 +439,11 @@ async fn begin(receiver: &Receiver, message: &Message, terms: &LeaseTerms) -> Re
         Ok(Begun::Run(leased)) => Step::Settle(leased.lease),
         // Perhaps left by a receiver that has died, or this one's after a lost reply.
         Ok(Begun::Busy { until }) => Step::Wait(Busy {
-            until: Some(until),
+            until,
             asked,
             answered: Instant::now(),
         }),
-        Ok(Begun::Blocked) => Step::Wait(Busy {
-            until: None,
-            asked,
-            answered: Instant::now(),
-        }),
+        Ok(Begun::Blocked) => Step::Blocked,
         Ok(Begun::Processed { .. } | Begun::Dead { .. } | Begun::Discarded) => Step::Known,
         // It is the stored one that cannot be read.
         Err(error) if error.kind() == ErrorKind::Corrupt => Step::Known,

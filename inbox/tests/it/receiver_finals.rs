@@ -36,7 +36,7 @@ fn recorder(inbox: &Arc<dyn Inbox>) -> Receiver {
 }
 
 async fn record(receiver: &Receiver, messages: Vec<Message>) -> Summary {
-    let (sender, channel) = tokio::sync::mpsc::channel(10);
+    let (sender, channel) = tokio::sync::mpsc::channel(messages.len());
     for message in messages {
         sender.send(message).await.unwrap();
     }
@@ -134,6 +134,74 @@ async fn messages_of_one_ordering_key_that_wait_are_recorded_in_whatever_order_t
     }
 }
 
+/// Defect: a thousand messages in the reverse order were asked for half a million times.
+#[tokio::test(start_paused = true)]
+async fn messages_of_one_ordering_key_are_not_asked_for_again_and_again() {
+    let ids: Vec<String> = (0..100).map(|id| id.to_string()).collect();
+    let waiting: Vec<&str> = ids.iter().map(String::as_str).collect();
+    let reverse: Vec<&str> = waiting.iter().rev().copied().collect();
+    for order in [&waiting, &reverse] {
+        let store = Arc::new(FaultyStore::new(waiting_in_order(&waiting).await));
+        let receiver = Receiver::builder(store.clone()).record_only().build();
+        let messages = order.iter().copied().map(message).collect();
+        let summary = record(&receiver, messages).await;
+        assert_eq!((summary.accepted, summary.unfinished), (100, 0));
+        let asked = store.calls("begin");
+        assert!(asked <= 4 * 100, "asked {asked} times");
+    }
+}
+
+/// Defect: a call that was not answered counted as a time in which the store had said that the others are behind
+/// another, and they were acknowledged.
+#[tokio::test(start_paused = true)]
+async fn a_call_without_an_answer_does_not_count_as_waiting_behind_others() {
+    let inbox = waiting_in_order(&["1", "2", "3", "4"]).await;
+    let store = Arc::new(FaultyStore::new(inbox.clone()));
+    let [pass, never] = [Fault::Pass, Fault::Never];
+    store.plan("begin", [pass.clone(), pass.clone(), pass, never]);
+    let receiver = Receiver::builder(store).record_only().build();
+    let reverse = ["4", "3", "2", "1"].map(message);
+    let summary = record(&receiver, reverse.to_vec()).await;
+    assert_eq!((summary.accepted, summary.duplicates), (4, 0));
+    assert_eq!(summary.unfinished, 0);
+    for id in ["1", "2", "3", "4"] {
+        assert_eq!(state(&inbox, id).await, State::Processed, "{id}");
+    }
+}
+
+/// Defect: it was left while the one before it was still waited for.
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_one_that_is_waited_for_is_waited_for_too() {
+    let (inbox, clock) = ahead(Duration::ZERO).await;
+    for id in ["1", "2"] {
+        let ordered = message(id).with_ordering_key(OrderingKey::new("account").unwrap());
+        let receipt = inbox.receive_one(&ordered).await.unwrap();
+        assert_eq!(receipt, Receipt::Accepted);
+    }
+    let length = Duration::from_secs(9);
+    let terms = LeaseTerms::new(length, WorkerName::new("worker").unwrap()).unwrap();
+    let begun = inbox.begin(&message("1"), &terms).await.unwrap();
+    let Begun::Run(leased) = begun else {
+        panic!("{begun:?}");
+    };
+    let receiver = recorder(&inbox);
+    let both = ["1", "2"].map(message).to_vec();
+    let recording = tokio::spawn(async move { record(&receiver, both).await });
+    for _ in 0..6 {
+        sleep(length / 3).await;
+        clock.advance(length / 3);
+        let renewed = inbox.extend_one(&leased.lease, length).await.unwrap();
+        assert!(matches!(renewed, Extended::Until(_)), "{renewed:?}");
+    }
+    let processed = Outcome::Processed { result: None };
+    let settled = inbox.settle_one(&leased.lease, processed).await;
+    assert_eq!(settled.unwrap(), Settled::Done);
+    let summary = recording.await.unwrap();
+    assert_eq!((summary.accepted, summary.duplicates), (1, 1));
+    assert_eq!(summary.unfinished, 0);
+    assert_eq!(state(&inbox, "2").await, State::Processed);
+}
+
 #[tokio::test(start_paused = true)]
 async fn what_is_behind_another_that_does_not_come_is_left_and_counted() {
     let inbox = waiting_in_order(&["1", "2", "3"]).await;
@@ -147,6 +215,24 @@ async fn what_is_behind_another_that_does_not_come_is_left_and_counted() {
     ] {
         assert_eq!(state(&inbox, id).await, expected, "{id}");
     }
+}
+
+/// Defect: each failing call began the wait again. In a large batch one fails in every few rounds, and the receiver
+/// stood still.
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_another_is_left_though_a_call_fails_now_and_then() {
+    const PLANNED: usize = 2000;
+    let store = Arc::new(FaultyStore::new(waiting_in_order(&["1", "2", "3"]).await));
+    let faults = (1..=PLANNED).map(|call| match call % 10 {
+        0 => Fault::Before(ErrorKind::Unavailable),
+        _ => Fault::Pass,
+    });
+    store.plan("begin", faults);
+    let receiver = Receiver::builder(store.clone()).record_only().build();
+    let summary = record(&receiver, ["2", "3"].map(message).to_vec()).await;
+    assert_eq!((summary.duplicates, summary.unfinished), (2, 2));
+    let asked = store.calls("begin");
+    assert!(asked < PLANNED, "left only when no call failed any more");
 }
 
 /// Defect: it was counted as left to others, who had finished it before it was compared.

@@ -381,6 +381,61 @@ async fn a_settlement_that_has_not_taken_place_is_a_failed_attempt() {
     }
 }
 
+/// Defect: that a copy runs here, for which no store is asked, counted as the store's return.
+#[tokio::test(start_paused = true)]
+async fn a_copy_of_what_runs_does_not_end_an_outage() {
+    let (log, _guard) = logged::Log::of(tracing::Level::INFO);
+    let bench = bench_with(Duration::from_secs(3600));
+    let run = async |id: u32, length: u64| {
+        let handler = async |_: Leased| {
+            tokio::time::sleep(Duration::from_secs(length)).await;
+            Ok::<_, String>(None)
+        };
+        bench.consumer.consume(&message(id), handler).await
+    };
+    let lose = || {
+        bench
+            .store
+            .plan("begin", [Fault::After(ErrorKind::Unavailable)]);
+    };
+    let meanwhile = async {
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        lose();
+        is(&run(2, 0).await, "Store");
+        for _ in 0..2 {
+            is(&run(1, 0).await, "Busy");
+            tokio::time::sleep(Duration::from_secs(11)).await;
+        }
+        lose();
+        is(&run(3, 0).await, "Store");
+    };
+    let (first, ()) = tokio::join!(run(1, 60), meanwhile);
+    assert!(first.is_ok(), "{first:?}");
+    assert_eq!(log.lines(&["store unavailable"]).len(), 1, "{}", log.text());
+    assert!(log.lines(&["available again"]).is_empty(), "{}", log.text());
+}
+
+/// Defect: an outbox in another database that was away was told as an outage of this store.
+#[tokio::test]
+async fn what_a_settling_handler_sends_elsewhere_is_no_outage_of_this_store() {
+    let (log, _guard) = logged::Log::of(tracing::Level::WARN);
+    let bench = bench();
+    let away = || inbox::Error::new(ErrorKind::Unavailable, "connection refused");
+    let fails = async |error: inbox::Error| {
+        let fails = async |_: Leased| Err::<Option<Bytes>, _>(Failure::from(error));
+        let consumer = &bench.consumer;
+        let message = message(1);
+        let answer = consumer.consume_settling(&message, fails, Failure::clone);
+        is(&answer.await, "Handler");
+        bench.clock.advance(Duration::from_secs(24 * 3600));
+    };
+    fails(away().in_operation("receive")).await;
+    let told = || log.lines(&["store unavailable"]).len();
+    assert_eq!(told(), 0, "{}", log.text());
+    fails(away().in_operation("commit")).await;
+    assert_eq!(told(), 1, "{}", log.text());
+}
+
 /// Defect: each renewal of each lease was a warning, and so was each message.
 #[tokio::test(start_paused = true)]
 async fn an_outage_is_told_once_however_many_messages_meet_it() {
