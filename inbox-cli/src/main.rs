@@ -26,7 +26,12 @@ mod progress;
 mod retention;
 mod store;
 
-use std::{io::IsTerminal, process::ExitCode};
+use std::{
+    fs::File,
+    io::IsTerminal,
+    os::{fd::AsFd as _, unix::fs::MetadataExt as _},
+    process::ExitCode,
+};
 
 use anyhow::Result;
 use tracing_subscriber::{
@@ -168,14 +173,14 @@ fn log_to_stderr(default: &str) {
         default.parse().unwrap_or_default()
     });
     let is_terminal = std::io::stderr().is_terminal();
-    let is_set = |name: &str| std::env::var_os(name).is_some_and(|value| !value.is_empty());
+    let is_refused = std::env::var_os("NO_COLOR").is_some_and(|value| !value.is_empty());
     let lines = tracing_subscriber::fmt::layer()
         .with_writer(|| output::Log)
-        .with_ansi(has_colours(is_terminal, is_set("NO_COLOR")))
+        .with_ansi(has_colours(is_terminal, is_refused))
         // What cannot be written to standard error cannot be reported there either.
         .log_internal_errors(false);
     let lines: Box<dyn Layer<Layered<Targets, Registry>> + Send + Sync> =
-        match has_times(is_terminal, is_set("JOURNAL_STREAM")) {
+        match has_times(is_terminal, is_to_journal()) {
             true => Box::new(lines),
             false => Box::new(lines.without_time()),
         };
@@ -188,6 +193,15 @@ fn log_to_stderr(default: &str) {
 /// As help and errors of the command line have it, too.
 fn has_colours(is_terminal: bool, is_refused: bool) -> bool {
     is_terminal && !is_refused
+}
+
+/// Whether standard error is the stream that JOURNAL_STREAM names by its device and inode, as systemd documents. What a
+/// service starts inherits the variable, also where its standard error is a file.
+fn is_to_journal() -> bool {
+    let stderr = std::io::stderr().as_fd().try_clone_to_owned();
+    let stderr = stderr.and_then(|stderr| File::from(stderr).metadata());
+    let place = stderr.map(|stderr| format!("{}:{}", stderr.dev(), stderr.ino()));
+    place.is_ok_and(|place| std::env::var("JOURNAL_STREAM") == Ok(place))
 }
 
 /// Whether lines of the log begin with their time: not where a person reads them as they come, and not in the journal,

@@ -9,7 +9,7 @@ use std::{
 use inbox::{HandlerName, Inbox, Statistics};
 use tokio::{sync::Mutex as AsyncMutex, time::Instant};
 
-use crate::{fault::Fault, reading::within};
+use crate::{command_pauses, fault::Fault, reading::within};
 
 /// How long statistics are good for: many who look cost the store no more than one does.
 const FRESH: Duration = Duration::from_secs(1);
@@ -25,7 +25,7 @@ const RATE_SAMPLES: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Snapshot {
     pub(crate) statistics: Statistics,
-    /// All that are paused, with messages or without.
+    /// All that are paused, with messages or without, as far as operators are shown them.
     pub(crate) paused: Vec<HandlerName>,
     pub(crate) version: Option<u32>,
 }
@@ -55,7 +55,7 @@ impl Watch {
             }
             let snapshot = Arc::new(Snapshot {
                 statistics: store.statistics().await?,
-                paused: store.paused().await?,
+                paused: command_pauses::shown(&store.paused().await?),
                 version: store.version().await?,
             });
             *latest = Some((Instant::now(), Arc::clone(&snapshot)));

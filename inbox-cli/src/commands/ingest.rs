@@ -1,6 +1,9 @@
 //! `inbox ingest`: store the messages of a file or of standard input.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::{
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 
 use anyhow::{Result, anyhow};
 use clap::Args;
@@ -127,7 +130,12 @@ impl Ingest<'_> {
                 stored.send_replace(());
             });
         if self.args.contents == Contents::Key {
-            receiver = receiver.record_only();
+            // What is behind another message is recorded only in one batch with it, or later. So what is in a batch
+            // does not depend on how fast the input comes, and each has to be over before the next.
+            receiver = receiver
+                .record_only()
+                .linger(Duration::MAX)
+                .max_unacknowledged(self.args.batch as usize);
         }
         if self.args.strict {
             receiver = receiver.stop_at_rejected();

@@ -4,50 +4,60 @@ use anyhow::Result;
 use inbox::{HandlerName, Inbox};
 use inbox_dashboard::command_pauses::PausingCommand;
 
-/// The handlers that a command has paused.
-///
-/// The mark of each tells also the next run of a command that was cut short. Commands have different marks, since none
-/// may end what another has left paused.
+use crate::output;
+
+/// The handlers that a command has paused, and that it has not let go yet.
 #[derive(Debug)]
-pub(super) struct OwnPauses<'a> {
+pub(super) struct OwnPauses {
     command: PausingCommand,
-    handlers: Vec<&'a HandlerName>,
+    handlers: Vec<HandlerName>,
 }
 
-impl<'a> OwnPauses<'a> {
-    /// Pauses these handlers for the command. Not its own are the pauses that are there already, unless they were
-    /// left by a run of the same command that was cut short.
-    pub(super) async fn begin(
-        store: &dyn Inbox,
-        command: PausingCommand,
-        handlers: &'a [HandlerName],
-    ) -> Result<Self> {
-        let paused = store.paused().await?;
-        let mut own = Self {
+impl OwnPauses {
+    /// None yet, of this command.
+    pub(super) fn of(command: PausingCommand) -> Self {
+        Self {
             command,
             handlers: Vec::new(),
-        };
-        for handler in handlers {
-            let mark = command.mark(handler)?;
-            if paused.contains(handler) && !paused.contains(&mark) {
-                continue;
-            }
-            // First, so that the pause of a command that is killed behind it is known as its own.
-            store.pause(&mark).await?;
-            store.pause(handler).await?;
-            own.handlers.push(handler);
         }
-        Ok(own)
     }
 
-    /// Ends its own pauses. The handlers in `stay` remain paused, as an operator would have paused them.
-    pub(super) async fn end(self, store: &dyn Inbox, stay: &[HandlerName]) -> Result<()> {
-        for &handler in &self.handlers {
-            if !stay.contains(handler) {
-                store.resume(handler).await?;
-            }
-            store.resume(&self.command.mark(handler)?).await?;
+    /// Pauses these handlers for the command, as well as those who have paused them already.
+    pub(super) async fn begin(
+        &mut self,
+        store: &dyn Inbox,
+        handlers: &[HandlerName],
+    ) -> Result<()> {
+        for handler in handlers {
+            self.command.begin(store, handler).await?;
+            self.handlers.push(handler.clone());
         }
         Ok(())
     }
+
+    /// Leaves its pauses of these handlers to a later run of the command.
+    pub(super) fn leave(&mut self, handlers: &[HandlerName]) {
+        self.handlers.retain(|handler| !handlers.contains(handler));
+    }
+
+    /// Ends its pauses.
+    pub(super) async fn end(&mut self, store: &dyn Inbox) -> Result<()> {
+        while let Some(handler) = self.handlers.last() {
+            self.command.end(store, handler).await?;
+            self.handlers.pop();
+        }
+        Ok(())
+    }
+
+    /// The names of the handlers that it still has paused; `None` if there are none.
+    pub(super) fn left(&self) -> Option<String> {
+        (!self.handlers.is_empty()).then(|| listed(&self.handlers))
+    }
+}
+
+/// The names of these handlers, in one line.
+pub(super) fn listed(handlers: &[HandlerName]) -> String {
+    let cell = |handler: &HandlerName| output::cell(handler.as_str(), usize::MAX);
+    let names: Vec<_> = handlers.iter().map(cell).collect();
+    names.join(", ")
 }

@@ -10,7 +10,8 @@ use crate::{args::Global, exit::Exit, output, store};
 
 #[derive(Debug, Args)]
 pub(crate) struct PauseArgs {
-    /// The handler; it need not have messages. What is being worked on may end
+    /// The handler; it need not have messages. What is being worked on may end. If `inbox import-keys`
+    /// or `inbox copy` has paused it, it stays paused when that is done, too
     #[arg(value_name = "HANDLER")]
     pub(crate) handler: HandlerName,
 }
@@ -24,7 +25,8 @@ pub(crate) struct ResumeArgs {
 
 pub(crate) async fn pause(global: &Global, args: &PauseArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
-    store::waiting(&global.store, store.pause(&args.handler)).await?;
+    let pausing = command_pauses::pause(&*store, &args.handler);
+    store::waiting(&global.store, pausing).await?;
     report(global, &args.handler, true)
 }
 
@@ -34,7 +36,8 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
     if let Some(pause) = command_pauses::of_command(&paused, &args.handler) {
         bail!(pause.refusal());
     }
-    store::waiting(&global.store, store.resume(&args.handler)).await?;
+    let resuming = command_pauses::resume(&*store, &args.handler);
+    store::waiting(&global.store, resuming).await?;
     report(global, &args.handler, false)
 }
 

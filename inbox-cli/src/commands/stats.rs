@@ -1,7 +1,7 @@
 //! `inbox stats`: counts, and how far behind each handler is.
 
 use anyhow::Result;
-use inbox_dashboard::{text, view::StatisticsView};
+use inbox_dashboard::{command_pauses, text, view::StatisticsView};
 
 use crate::{args::Global, exit::Exit, output, store};
 
@@ -21,7 +21,7 @@ pub(crate) async fn run(global: &Global) -> Result<Exit> {
         return Ok(Exit::Ok);
     }
     let paused = store::waiting(&global.store, store.paused()).await?;
-    for handler in &paused {
+    for handler in command_pauses::shown(&paused) {
         let handler = output::cell(handler.as_str(), usize::MAX);
         output::note(format_args!("{handler} is paused"));
     }

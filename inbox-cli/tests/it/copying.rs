@@ -1,13 +1,13 @@
 //! `inbox copy`: from store to store, killed on the way, and what then is in the target.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use inbox::{
     AfterDead, Begun, Due, Filter, HandlerName, Inbox, Key, Kind, LeaseTerms, Message, MessageId,
     OrderingKey, Outcome, Page, Receipt, Record, State, StoreExt as _, WorkerName,
 };
 
-use crate::support::{Place, finish};
+use crate::support::{Output, Place, finish};
 
 const MANY: u32 = 3000;
 
@@ -95,11 +95,11 @@ async fn all(store: &dyn Inbox) -> Vec<Record> {
 /// Those that are paused, but for the marks of a copy that has not come to its end.
 async fn paused(store: &dyn Inbox) -> Vec<HandlerName> {
     let mut paused = store.paused().await.unwrap();
-    paused.retain(|handler| !handler.as_str().starts_with("inbox-copy-"));
+    paused.retain(|handler| !handler.as_str().starts_with("inbox-"));
     paused
 }
 
-async fn connect(url: &str) -> std::sync::Arc<dyn Inbox> {
+async fn connect(url: &str) -> Arc<dyn Inbox> {
     inbox::connect(url).await.unwrap()
 }
 
@@ -297,15 +297,22 @@ async fn what_cannot_be_copied_is_said_and_the_target_stays_paused() {
     tokio::time::sleep(Duration::from_millis(5)).await;
     let purge = inbox::PurgeRequest::new(State::Discarded, Duration::ZERO, 100).unwrap();
     assert_eq!(target.purge(&purge).await.unwrap(), 1);
+    place
+        .inbox(&arguments)
+        .exits(4)
+        .says("1 message copied")
+        .complains("pending in the target alone: 1 message");
+    assert_eq!(paused(&*target).await, [handler("h")]);
     let output = place
-        .inbox(&[&arguments[..], &["--json"]].concat())
+        .inbox(&[&arguments[..], &["--merge", "--json"]].concat())
         .exits(0);
-    assert_eq!(output.json()[0]["copied"], 1);
+    assert_eq!(output.json()[0]["present"], 1);
     assert_eq!(output.json()[0]["verified"], true);
     assert!(target.paused().await.unwrap().is_empty());
 }
 
-/// Defect: all that were not paused in the source worked again.
+/// Defects: all that were not paused in the source worked again; what was paused without messages was not named, and
+/// `inbox resume` was said to end the pause of an import, which it refuses.
 #[tokio::test]
 async fn what_is_paused_in_the_target_stays_paused() {
     let place = Place::new();
@@ -329,12 +336,15 @@ async fn what_is_paused_in_the_target_stays_paused() {
     place
         .inbox(&copy)
         .exits(0)
-        .complains("paused in the target, as in the source or there before: held, imported.");
+        .complains("paused in the target, as in the source or there before: held. ")
+        .complains("paused in the target: `inbox import-keys` has paused `imported`");
     assert_eq!(target.paused().await.unwrap(), before);
-    // What is paused in the source is paused in the target, too.
-    source.pause(&handler("free")).await.unwrap();
+    // What is paused in the source is paused in the target, too, with messages or without.
+    for of in ["empty", "free"].map(handler) {
+        source.pause(&of).await.unwrap();
+    }
     let output = place.inbox(&[&copy[..], &["--json"]].concat()).exits(0);
-    let expected = serde_json::json!(["free", "held", "imported"]);
+    let expected = serde_json::json!(["empty", "free", "held", "imported"]);
     assert_eq!(output.json()[0]["paused"], expected);
     let worker = WorkerName::new("w").unwrap();
     for of in ["held", "imported", "free"].map(handler) {
@@ -363,7 +373,7 @@ async fn a_copy_that_fails_on_its_way_says_what_stays_paused() {
     place
         .inbox(&arguments)
         .exits(1)
-        .complains("Handlers of the target stay paused")
+        .complains("Handlers of the target stay paused until then: h, held.")
         .complains("would run again what is done in the source");
     assert_eq!(paused(&*target).await, ["h", "held"].map(handler));
     sqlx::query("DROP TRIGGER refuses")
@@ -373,4 +383,228 @@ async fn a_copy_that_fails_on_its_way_says_what_stays_paused() {
     // The pause of the copy that was cut short is over, that of an operator is not.
     place.inbox(&arguments).exits(0);
     assert_eq!(target.paused().await.unwrap(), [handler("held")]);
+}
+
+/// Two files of a folder, and a copy from one to the other.
+struct Copying {
+    place: Place,
+    from: String,
+    to: String,
+    source: Arc<dyn Inbox>,
+    target: Arc<dyn Inbox>,
+}
+
+impl Copying {
+    async fn new() -> Self {
+        let place = Place::new();
+        let url = |name: &str| format!("sqlite://{}", place.path(name).display());
+        let (from, to) = (url("from.db"), url("to.db"));
+        let (source, target) = (connect(&from).await, connect(&to).await);
+        source.create().await.unwrap();
+        target.create().await.unwrap();
+        Self {
+            place,
+            from,
+            to,
+            source,
+            target,
+        }
+    }
+
+    /// Changes the target behind its back.
+    async fn harm(&self, sql: &'static str) {
+        let pool = sqlx::SqlitePool::connect(&self.to).await.unwrap();
+        sqlx::query(sql).execute(&pool).await.unwrap();
+        pool.close().await;
+    }
+
+    /// Each message by itself.
+    fn copy(&self, further: &[&str]) -> Output {
+        let copy = [
+            "copy", "--batch", "1", "--from", &self.from, "--to", &self.to,
+        ];
+        self.place.inbox(&[&copy[..], further].concat())
+    }
+
+    /// Copies what is in front of the message whose id is `3`.
+    async fn copy_in_part(&self) {
+        self.harm(
+            "CREATE TRIGGER refuses BEFORE INSERT ON inbox_message WHEN new.id = '3' \
+             BEGIN SELECT RAISE(ABORT, 'no room'); END",
+        )
+        .await;
+        self.copy(&[]).exits(1).complains("cut short");
+        self.harm("DROP TRIGGER refuses").await;
+        assert_eq!(paused(&*self.target).await, [handler("h")]);
+    }
+
+    /// The source works these messages off, and deletes them.
+    async fn work_off(&self, messages: &[Message]) {
+        for message in messages {
+            end(&*self.source, message, Outcome::Processed { result: None }).await;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+        let purge = inbox::PurgeRequest::new(State::Processed, Duration::ZERO, 100).unwrap();
+        let purged = self.source.purge(&purge).await.unwrap();
+        assert_eq!(purged, messages.len() as u64);
+    }
+
+    async fn state(&self, message: &Message) -> State {
+        let record = self.target.get(message.key()).await.unwrap();
+        record.unwrap().state
+    }
+}
+
+/// Defect: "all are as they were", and what the source had done since ran again in the target.
+#[tokio::test]
+async fn what_the_source_has_worked_off_since_a_copy_was_cut_short_does_not_run() {
+    let copying = Copying::new().await;
+    let messages = ["1", "2", "3"].map(|id| message("h", id));
+    let _ = copying.source.receive(&messages).await.unwrap();
+    copying.copy_in_part().await;
+    copying.work_off(&messages).await;
+    // Also when the source has nothing of the handler any more.
+    for (arriving, copied) in [(None, 0), (Some(message("h", "4")), 1)] {
+        if let Some(message) = arriving {
+            let _ = copying.source.receive(&[message]).await.unwrap();
+        }
+        copying
+            .copy(&[])
+            .exits(4)
+            .complains("it is pending in the target, and not in the source")
+            .complains("pending in the target alone: 2 messages")
+            .says(&format!("{copied} message"));
+        assert_eq!(paused(&*copying.target).await, [handler("h")]);
+    }
+    for message in &messages[..2] {
+        let _ = copying.target.discard(message.key()).await.unwrap();
+    }
+    copying.copy(&[]).exits(0).says("all are as they were");
+    assert!(copying.target.paused().await.unwrap().is_empty());
+}
+
+/// Defect: what was done in the source was discarded in the target for good.
+#[tokio::test]
+async fn what_waits_behind_a_message_that_the_source_has_no_more_is_copied_later() {
+    let copying = Copying::new().await;
+    let key = OrderingKey::new("one").unwrap();
+    let messages = ["1", "2", "3"].map(|id| message("h", id).with_ordering_key(key.clone()));
+    let _ = copying.source.receive(&messages).await.unwrap();
+    copying.copy_in_part().await;
+    copying.work_off(&messages[..1]).await;
+    let processed = Outcome::Processed { result: None };
+    end(&*copying.source, &messages[1], processed).await;
+    copying
+        .copy(&[])
+        .exits(4)
+        .complains("which only the target has");
+    assert_eq!(copying.state(&messages[1]).await, State::Pending);
+    let _ = copying.target.discard(messages[0].key()).await.unwrap();
+    copying.copy(&[]).exits(0);
+    assert_eq!(copying.state(&messages[1]).await, State::Processed);
+}
+
+/// Defect: no copy came to its end where the target's own message was first of an ordering key.
+#[tokio::test]
+async fn what_is_done_behind_a_message_of_the_target_s_own_is_discarded_by_a_merge() {
+    let copying = Copying::new().await;
+    let keyed = |id: &str, key: &str| {
+        let key = OrderingKey::new(key).unwrap();
+        message("h", id).with_ordering_key(key)
+    };
+    let own = ["a", "b", "c"].map(|key| keyed(&format!("own-{key}"), key));
+    let _ = copying.target.receive(&own).await.unwrap();
+    let [processed, gone, blocking] = ["a", "b", "c"].map(|key| keyed(key, key));
+    let result = Some("result".into());
+    end(&*copying.source, &processed, Outcome::Processed { result }).await;
+    let outcome = dead("no order", AfterDead::Continue);
+    end(&*copying.source, &gone, outcome).await;
+    let outcome = dead("poison", AfterDead::Block);
+    end(&*copying.source, &blocking, outcome).await;
+    copying
+        .copy(&[])
+        .exits(4)
+        .complains("which only the target has");
+    assert_eq!(copying.state(&processed).await, State::Pending);
+    copying
+        .copy(&["--merge"])
+        .exits(4)
+        .complains("h/a: it is discarded in the target, since")
+        .complains("h/b: it is discarded in the target, since");
+    // What blocks its key in the source does not block it in the target.
+    copying
+        .copy(&["--merge"])
+        .exits(4)
+        .complains("h/c: it is discarded in the target and dead in the source");
+    assert_eq!(paused(&*copying.target).await, [handler("h")]);
+    let _ = copying.source.discard(blocking.key()).await.unwrap();
+    copying
+        .copy(&["--merge"])
+        .exits(0)
+        .complains("discarded in the target: 2 messages")
+        .says("all others are as they were");
+    assert!(copying.target.paused().await.unwrap().is_empty());
+    for message in &own {
+        assert_eq!(copying.state(message).await, State::Pending);
+    }
+    let receipts = copying.target.receive(&[processed]).await.unwrap();
+    assert_eq!(receipts, [Receipt::Duplicate { differs: false }]);
+    // Without it they are not what they were.
+    copying
+        .copy(&[])
+        .exits(4)
+        .complains("it is discarded in the target and processed in the source");
+}
+
+/// Defect: what ran in the source ran in the target, too.
+#[tokio::test]
+async fn an_import_into_the_target_does_not_end_the_pause_of_a_copy() {
+    let copying = Copying::new().await;
+    let messages = ["1", "2", "3"].map(|id| message("h", id));
+    let _ = copying.source.receive(&messages).await.unwrap();
+    let import = ["import-keys", "-", "--handler", "h", "--store", &copying.to];
+    let too_long = format!("{}\n", "x".repeat(300));
+    copying
+        .place
+        .inbox_with(&[&import[..], &["--strict"]].concat(), too_long.as_bytes())
+        .complains("the import was cut short");
+    copying.copy_in_part().await;
+    copying.place.inbox_with(&import, b"imported\n").exits(0);
+    assert_eq!(paused(&*copying.target).await, [handler("h")]);
+    copying
+        .place
+        .inbox(&["resume", "h", "--store", &copying.to])
+        .exits(1)
+        .complains("`inbox copy` has paused `h`");
+    copying.copy(&[]).exits(0);
+    assert!(copying.target.paused().await.unwrap().is_empty());
+}
+
+/// Defect: handlers were said to stay paused that were not.
+#[tokio::test]
+async fn a_copy_that_fails_says_what_is_paused_and_no_more() {
+    let copying = Copying::new().await;
+    let messages = ["a", "b"].map(|of| message(of, "1"));
+    let _ = copying.source.receive(&messages).await.unwrap();
+    let refused = "CREATE TRIGGER refuses BEFORE INSERT ON inbox_paused WHEN new.handler = 'a' \
+                   BEGIN SELECT RAISE(ABORT, 'no pause'); END";
+    copying.harm(refused).await;
+    let output = copying
+        .copy(&[])
+        .exits(1)
+        .complains("cannot pause a handler of the target");
+    assert!(!output.stderr.contains("stay paused"), "{output:?}");
+    copying.harm("DROP TRIGGER refuses").await;
+    // The end of the pauses begins with the last.
+    let kept = "CREATE TRIGGER kept BEFORE DELETE ON inbox_paused WHEN old.handler = 'a' \
+                BEGIN SELECT RAISE(ABORT, 'to be kept'); END";
+    copying.harm(kept).await;
+    copying
+        .copy(&[])
+        .exits(1)
+        .complains("stay paused until then: a.");
+    assert_eq!(paused(&*copying.target).await, [handler("a")]);
+    copying.harm("DROP TRIGGER kept").await;
+    copying.copy(&[]).exits(0);
+    assert!(copying.target.paused().await.unwrap().is_empty());
 }

@@ -185,7 +185,8 @@ fn what_was_handled_before_is_a_duplicate() {
 #[test]
 fn an_import_that_is_killed_leaves_its_handlers_paused_until_it_is_made_again() {
     on_every_store(|place| {
-        let ids: String = (0..300).map(|n| format!("evt-{n}\n")).collect();
+        // More than are recorded at a time.
+        let ids: String = (0..600).map(|n| format!("evt-{n}\n")).collect();
         let import = [
             "import-keys",
             "-",
@@ -220,14 +221,16 @@ fn an_import_that_is_killed_leaves_its_handlers_paused_until_it_is_made_again() 
         let handlers = handlers();
         assert_eq!(handlers.len(), 2, "{handlers:?}");
         for of_handler in handlers {
-            assert_eq!(of_handler["processed"], 300, "{of_handler}");
+            assert_eq!(of_handler["processed"], 600, "{of_handler}");
             assert_eq!(of_handler["pending"], 0, "{of_handler}");
             assert_eq!(of_handler["leased"], 0, "{of_handler}");
             let is_the_operators = of_handler["handler"] == "mail";
             assert_eq!(of_handler["paused"], is_the_operators, "{of_handler}");
         }
         let stats = place.inbox(&["stats"]).exits(0);
-        assert!(!stats.stderr.contains("inbox-import-keys"), "{stats:?}");
+        for mark in ["inbox-import-keys", "inbox-kept"] {
+            assert!(!stats.stderr.contains(mark), "{stats:?}");
+        }
     });
 }
 
@@ -288,6 +291,53 @@ fn a_handler_whose_import_was_cut_short_is_not_resumed() {
     place.inbox(&["resume", "billing"]).exits(0);
 }
 
+/// Defect: where an operator had paused the handler, nothing kept it from being resumed.
+#[test]
+fn a_handler_that_was_paused_before_its_import_was_cut_short_is_not_resumed() {
+    let place = Place::new();
+    place.inbox(&["schema", "create"]).exits(0);
+    place.inbox(&["pause", "billing"]).exits(0);
+    let too_long = format!("{}\n", "x".repeat(300));
+    place
+        .inbox_with(&[&IMPORT[..], &["--strict"]].concat(), too_long.as_bytes())
+        .complains("its handlers stay paused");
+    let resume = ["resume", "billing"];
+    place
+        .inbox(&resume)
+        .exits(1)
+        .complains("`inbox import-keys` has paused `billing`");
+    place.inbox_with(&IMPORT, b"1\n").exits(0);
+    let stats = place.inbox(&["stats"]).exits(0);
+    assert_eq!(support::complaints(&stats.stderr), ["billing is paused"]);
+    place.inbox(&resume).exits(0);
+    let stats = place.inbox(&["stats"]).exits(0);
+    assert!(support::complaints(&stats.stderr).is_empty(), "{stats:?}");
+}
+
+/// Defect: the import's end ended the operator's pause, too.
+#[test]
+fn a_handler_that_is_paused_during_its_import_stays_paused() {
+    let place = Place::new();
+    place.inbox(&["schema", "create"]).exits(0);
+    let mut child = place
+        .command(&IMPORT)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut ids = child.stdin.take().unwrap();
+    // As many as are recorded at a time.
+    let first: String = (0..500).map(|id| format!("{id}\n")).collect();
+    ids.write_all(first.as_bytes()).unwrap();
+    wait_for("the first ids", || place.stats() != Counts::default());
+    place.inbox(&["pause", "billing"]).exits(0);
+    drop(ids);
+    assert!(child.wait().unwrap().success());
+    let stats = place.inbox(&["stats"]).exits(0);
+    assert_eq!(support::complaints(&stats.stderr), ["billing is paused"]);
+}
+
 /// Defect: those behind the first of an ordering key counted as handled, and ran when the import was over.
 #[test]
 fn an_import_records_messages_that_wait_in_order() {
@@ -298,6 +348,30 @@ fn an_import_records_messages_that_wait_in_order() {
         .exits(0)
         .says("4 accepted, 0 duplicates");
     assert_eq!(place.stats().processed, 4);
+}
+
+/// Defect: lines of which the second came a few milliseconds later were not recorded together.
+#[test]
+fn an_import_does_not_depend_on_how_fast_its_input_comes() {
+    let place = Place::new();
+    ingest_in_order(&place, &["1", "2"]);
+    let mut child = place
+        .command(&IMPORT)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut input = child.stdin.take().unwrap();
+    input.write_all(b"2\n").unwrap();
+    wait_for("the import", || {
+        place.inbox(&["stats", "--json"]).exits(0).json()[0]["paused"] == true
+    });
+    input.write_all(b"1\n").unwrap();
+    drop(input);
+    support::finish(child.wait_with_output().unwrap())
+        .exits(0)
+        .says("2 accepted");
 }
 
 #[test]

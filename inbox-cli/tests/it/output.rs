@@ -2,6 +2,7 @@
 
 use std::{
     io::{BufRead, BufReader},
+    os::unix::fs::MetadataExt as _,
     process::{Command, Stdio},
     sync::LazyLock,
     thread,
@@ -212,4 +213,28 @@ fn the_demo_needs_no_reader() {
             assert_eq!(full, Some(1));
         });
     });
+}
+
+/// Defect: all that a service of systemd starts inherits the variable, and the lines in its log file had no times.
+#[test]
+fn lines_of_the_log_have_times_unless_they_go_to_the_journal() {
+    let place = place();
+    for is_journal in [false, true] {
+        let log = std::fs::File::create(place.path("log")).unwrap();
+        let metadata = log.metadata().unwrap();
+        let inode = metadata.ino() + u64::from(!is_journal);
+        place
+            .command(&["ingest", "in.ndjson"])
+            .env("INBOX_LOG", "inbox=debug")
+            .env("JOURNAL_STREAM", format!("{}:{inode}", metadata.dev()))
+            .stdout(Stdio::null())
+            .stderr(log)
+            .status()
+            .unwrap();
+        let said = place.read("log");
+        let line = said.lines().find(|line| line.contains("batch received"));
+        let line = line.unwrap_or_else(|| panic!("no batch in {said:?}"));
+        let has_time = line.starts_with(|first: char| first.is_ascii_digit());
+        assert_eq!(has_time, !is_journal, "{line}");
+    }
 }

@@ -96,12 +96,14 @@ fn an_import_that_is_interrupted_says_what_stays_paused() {
         .spawn()
         .unwrap();
     let mut stdin = child.stdin.take().unwrap();
-    stdin.write_all(b"1\n2\n").unwrap();
-    wait_for("two ids", || place.stats().processed == 2);
+    // As many as are recorded at a time.
+    let ids: String = (1..=500).map(|id| format!("{id}\n")).collect();
+    stdin.write_all(ids.as_bytes()).unwrap();
+    wait_for("the first ids", || place.stats().processed == 500);
     signal(&child, Signal::SIGINT);
     finish(child.wait_with_output().unwrap())
         .exits(130)
-        .says("2 accepted")
+        .says("500 accepted")
         .complains("its handlers stay paused");
     drop(stdin);
     let is_paused = || place.inbox(&["stats", "--json"]).exits(0).json()[0]["paused"].clone();
@@ -109,12 +111,12 @@ fn an_import_that_is_interrupted_says_what_stays_paused() {
     // Nor does a line that cannot be an id let them go.
     let strict = [&import[..], &["--strict"]].concat();
     place
-        .inbox_with(&strict, b"1\n2\n\xff\n3\n")
+        .inbox_with(&strict, b"1\n2\n\xff\n501\n")
         .exits(3)
         .complains("its handlers stay paused");
     assert_eq!(is_paused(), true);
     place
-        .inbox_with(&import, b"1\n2\n3\n")
+        .inbox_with(&import, b"1\n2\n501\n")
         .exits(0)
         .says("1 accepted, 2 duplicates");
     assert_eq!(is_paused(), false);

@@ -146,7 +146,7 @@ async fn by_form(
 }
 
 /// Pauses a handler or ends its pause, which goes on whatever becomes of the request. The pause of a command that is at
-/// work or was cut short is not ended.
+/// work or was cut short is not ended, and an operator's pause of its handler is there behind it.
 pub(crate) async fn set_pause(
     shared: &Shared,
     operator: &Operator,
@@ -163,9 +163,9 @@ pub(crate) async fn set_pause(
     let (store, handler) = (Arc::clone(&shared.store), handler.clone());
     let pausing = tokio::spawn(async move {
         let done = if is_pause {
-            store.pause(&handler).await
+            command_pauses::pause(store.as_ref(), &handler).await
         } else {
-            store.resume(&handler).await
+            command_pauses::resume(store.as_ref(), &handler).await
         };
         told.end(done.as_ref().err());
         done

@@ -11,7 +11,10 @@ use axum::{
     http::{HeaderName, Request, StatusCode},
 };
 use inbox::{Filter, Headers, Inbox, Key, MessageId, Record, State};
-use inbox_dashboard::{command_pauses::PausingCommand, dashboard};
+use inbox_dashboard::{
+    command_pauses::{self, PausingCommand},
+    dashboard,
+};
 
 use crate::{hooked::Hooked, support::*};
 
@@ -387,6 +390,73 @@ async fn what_a_command_has_paused_is_not_resumed() {
     submit(&router, "/resume", &[("handler", mark.as_str())]).await;
     let resumed = submit(&router, "/resume", &resume).await;
     assert_eq!(location(&resumed), "overview");
+    assert!(store.paused().await.unwrap().is_empty());
+}
+
+/// Defect: the end of the command ended the operator's pause, too.
+#[tokio::test]
+async fn a_pause_while_a_command_works_is_there_behind_it() {
+    let store = memory().await;
+    filled(store.as_ref()).await;
+    let router = dashboard(store.clone()).into_router();
+    let (mail, command) = (handler("mail"), PausingCommand::Copy);
+    command.begin(store.as_ref(), &mail).await.unwrap();
+    submit(&router, "/pause", &[("handler", "mail")]).await;
+    let overview = page(&router, "/overview").await;
+    overview.has(&["Resume mail", command.mark(&mail).unwrap().as_str()]);
+    overview.lacks(&["inbox-kept"]);
+    command.end(store.as_ref(), &mail).await.unwrap();
+    assert_eq!(store.paused().await.unwrap(), [mail]);
+    submit(&router, "/resume", &[("handler", "mail")]).await;
+    assert!(store.paused().await.unwrap().is_empty());
+}
+
+/// Defect: the one did not see the other, and the command's end ended the operator's pause.
+#[tokio::test]
+async fn a_pause_that_is_made_while_a_command_begins_is_there_behind_it() {
+    let (mail, command) = (handler("mail"), PausingCommand::Copy);
+    for is_operator_within in [true, false] {
+        let store = memory().await;
+        let hooked = Hooked::new(store.clone());
+        hooked.hooks.pauses.add_permits(9);
+        let (within, of) = (store.clone(), mail.clone());
+        *hooked.hooks.meanwhile.lock().unwrap() = Some(Box::pin(async move {
+            let done = match is_operator_within {
+                true => command_pauses::pause(&*within, &of).await,
+                false => command.begin(&*within, &of).await,
+            };
+            done.unwrap();
+        }));
+        let done = match is_operator_within {
+            true => command.begin(&*hooked, &mail).await,
+            false => command_pauses::pause(&*hooked, &mail).await,
+        };
+        done.unwrap();
+        let paused = store.paused().await.unwrap();
+        let pause = command_pauses::of_command(&paused, &mail);
+        assert_eq!(pause.unwrap().command, command);
+        command.end(store.as_ref(), &mail).await.unwrap();
+        assert_eq!(store.paused().await.unwrap(), [mail.clone()]);
+    }
+}
+
+/// Defect: the handler worked while the command did.
+#[tokio::test]
+async fn a_command_that_begins_while_another_ends_has_its_handler_paused() {
+    let (copy, import) = (PausingCommand::Copy, PausingCommand::ImportKeys);
+    let (store, mail) = (memory().await, handler("mail"));
+    copy.begin(store.as_ref(), &mail).await.unwrap();
+    let hooked = Hooked::new(store.clone());
+    hooked.hooks.pauses.add_permits(9);
+    let (within, of) = (store.clone(), mail.clone());
+    *hooked.hooks.meanwhile.lock().unwrap() = Some(Box::pin(async move {
+        import.begin(within.as_ref(), &of).await.unwrap();
+    }));
+    copy.end(&*hooked, &mail).await.unwrap();
+    let paused = store.paused().await.unwrap();
+    let pause = command_pauses::of_command(&paused, &mail);
+    assert_eq!(pause.unwrap().command, import);
+    import.end(store.as_ref(), &mail).await.unwrap();
     assert!(store.paused().await.unwrap().is_empty());
 }
 

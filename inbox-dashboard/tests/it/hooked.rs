@@ -1,6 +1,7 @@
 //! A store that is late, fails, or is overtaken by others when a test says so, around a real one.
 
 use std::{
+    pin::Pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, Ordering::SeqCst},
@@ -19,12 +20,16 @@ use tokio::sync::Semaphore;
 
 use crate::support::end_all;
 
+pub(crate) type Meanwhile = Pin<Box<dyn Future<Output = ()> + Send>>;
+
 /// What is to happen.
 pub(crate) struct Hooks {
     /// Behind the next look at a message others replay it, and a worker finishes it.
     pub(crate) is_overtaken: AtomicBool,
     /// Listings fail.
     pub(crate) lists_fail: AtomicBool,
+    /// Is done behind the next look at what is paused.
+    pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
     /// Each pause takes a permit.
     pub(crate) pauses: Semaphore,
     /// The slices of replays so far.
@@ -43,6 +48,7 @@ impl Hooked {
         let hooks = Hooks {
             is_overtaken: AtomicBool::new(false),
             lists_fail: AtomicBool::new(false),
+            meanwhile: Mutex::default(),
             pauses: Semaphore::new(0),
             slices: Mutex::default(),
         };
@@ -204,7 +210,12 @@ impl Operate for Hooked {
     }
 
     async fn paused(&self) -> Result<Vec<HandlerName>> {
-        self.operate.paused().await
+        let found = self.operate.paused().await;
+        let meanwhile = self.hooks.meanwhile.lock().unwrap().take();
+        if let Some(meanwhile) = meanwhile {
+            meanwhile.await;
+        }
+        found
     }
 
     async fn purge(&self, request: &PurgeRequest) -> Result<u64> {

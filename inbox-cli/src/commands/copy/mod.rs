@@ -7,14 +7,14 @@ use std::{collections::BTreeSet, sync::Arc};
 
 use anyhow::{Context as _, Result, bail};
 use clap::Args;
-use inbox::{Filter, HandlerName, Inbox, Key, Page, State, Statistics, pace::Slices};
-use inbox_dashboard::command_pauses::PausingCommand;
+use inbox::{Filter, HandlerName, Inbox, Key, Page, Record, State, Statistics, pace::Slices};
+use inbox_dashboard::command_pauses::{self, CommandPause, PausingCommand};
 use indicatif::ProgressBar;
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
-use self::{step::Step, verify::verify};
-use super::own_pauses::OwnPauses;
+use self::{step::Step, verify::Verification};
+use super::own_pauses::{OwnPauses, listed};
 use crate::{args::Global, exit::Exit, interrupt, output, progress, store};
 
 pub(crate) const HELP: &str = "\
@@ -27,11 +27,22 @@ stay behind.
 End the workers of the source before, and what stores messages there; the copy fails while messages
 are leased, and at its end when the source has changed meanwhile. Until it is done and compared,
 message by message, the target hands nothing out: its handlers are paused. At its end they work
-again, but for those that are paused in the source, or were in the target before.
+again, but for those that are paused in the source, that were paused in the target before, or that
+`inbox pause`, the dashboard or `inbox import-keys` has paused there meanwhile.
 
 If it is cut short, run it again: what is there already is passed over. Or drop the target. `inbox
 resume` on the target before that would run again what is done in the source. Until then `inbox
 stats` shows one more paused handler for each, inbox-copy-…
+
+Messages of these handlers that are pending in the target alone may have been worked off in the
+source since an earlier copy, and purged there. The copy fails then (exit code 4), and the handlers
+stay paused: discard those messages in the target, or let --merge say that they are its own.
+
+What is processed or dead in the source, and is behind one of the target's own in its ordering key,
+is discarded in the target by --merge: its handler does not run there, and its duplicates are
+refused, but its result or error is not there. That copy fails, and names them; the next one with
+--merge takes them for done. One that blocks its ordering key has to be discarded in the source,
+too.
 
 Have one copy to a target at a time.
 
@@ -50,6 +61,9 @@ pub(crate) struct CopyArgs {
     /// How many messages are read at a time; fewer where they are large
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub(crate) batch: u32,
+    /// Messages that are pending in the target alone are its own, and none that an earlier copy left
+    #[arg(long)]
+    pub(crate) merge: bool,
 }
 
 /// What became of the messages.
@@ -61,6 +75,10 @@ struct Report {
     present: u64,
     /// What cannot be as it was, with the reason.
     problems: Vec<(Key, String)>,
+    /// How many of the problems are messages that are still to be worked on in the target, and not in the source.
+    only_in_target: u64,
+    /// How many are discarded in the target in place of processed or dead, and are left so.
+    left_discarded: u64,
     /// Rows of the source that cannot be read.
     corrupt: u64,
     /// How many have an empty payload now, because theirs was dropped.
@@ -69,9 +87,35 @@ struct Report {
     altered: BTreeSet<Key>,
     /// Handlers that stay paused in the target although all is well.
     paused: Vec<HandlerName>,
+    /// Of those, the pauses that are not an operator's.
+    of_commands: Vec<CommandPause>,
 }
 
 impl Report {
+    fn add_only_in_target(&mut self, copy: &Record) {
+        let problem = format!("it is {} in the target, and not in the source", copy.state);
+        self.problems.push((copy.key.clone(), problem));
+        self.only_in_target += 1;
+    }
+
+    /// Those of `handlers` that are among all `paused` ones of the target.
+    fn add_paused(&mut self, handlers: BTreeSet<HandlerName>, paused: &[HandlerName]) {
+        for handler in handlers.into_iter().filter(|h| paused.contains(h)) {
+            self.of_commands
+                .extend(command_pauses::of_command(paused, &handler));
+            self.paused.push(handler);
+        }
+    }
+
+    /// Those of `paused` that an operator lets work.
+    fn paused_by_operators(&self) -> Vec<HandlerName> {
+        let is_operators = |handler: &&HandlerName| {
+            let mut of_commands = self.of_commands.iter();
+            !of_commands.any(|pause| pause.handler == **handler)
+        };
+        self.paused.iter().filter(is_operators).cloned().collect()
+    }
+
     fn is_good(&self) -> bool {
         self.problems.is_empty() && self.corrupt == 0
     }
@@ -81,8 +125,6 @@ impl Report {
 const MOST_NAMED: usize = 20;
 
 const SAME: &str = "--from and --to are the same inbox";
-const CUT_SHORT: &str = "cut short: run it again to go on, or drop the target. Handlers of the target stay paused \
-                         until then; `inbox resume` would run again what is done in the source";
 const CANNOT_PAUSE: &str = "cannot pause a handler of the target";
 
 pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
@@ -103,16 +145,28 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
     refuse_the_same(&from, &to).await?;
     let total = State::ALL.iter().map(|state| before.count(*state)).sum();
     let bar = progress::bar(global, "messages copied", total);
-    let ended = copy(&from, &to, &before, args.batch, &bar, &token).await;
+    let mut pauses = OwnPauses::of(PausingCommand::Copy);
+    let copying = copy(&from, &to, &before, &args, &mut pauses, &bar, &token);
+    let ended = Box::pin(copying).await;
     bar.finish_and_clear();
-    let ended = ended.inspect_err(|_| output::note(CUT_SHORT))?;
+    let ended = ended.inspect_err(|_| note_cut_short(&pauses))?;
     let Some((report, has_changed)) = ended else {
-        output::note(CUT_SHORT);
+        note_cut_short(&pauses);
         return Ok(interrupt::exit(&token, Exit::Ok));
     };
     tell(global, &report, has_changed)?;
     let is_good = report.is_good() && !has_changed;
     Ok(if is_good { Exit::Ok } else { Exit::No })
+}
+
+/// Said of a copy that has not come to its end, if it has paused any handlers.
+fn note_cut_short(pauses: &OwnPauses) {
+    if let Some(names) = pauses.left() {
+        output::note(format_args!(
+            "cut short: run it again to go on, or drop the target. Handlers of the target stay paused until then: \
+             {names}. `inbox resume` would run again what is done in the source"
+        ));
+    }
 }
 
 /// Copies and compares, while the target's handlers are paused. `None`: it was interrupted before the end; otherwise
@@ -121,15 +175,16 @@ async fn copy(
     from: &Arc<dyn Inbox>,
     to: &Arc<dyn Inbox>,
     before: &Statistics,
-    batch: u32,
+    args: &CopyArgs,
+    pauses: &mut OwnPauses,
     bar: &ProgressBar,
     token: &CancellationToken,
 ) -> Result<Option<(Report, bool)>> {
-    let handlers: Vec<HandlerName> = names(before);
-    let pauses = OwnPauses::begin(&**to, PausingCommand::Copy, &handlers).await;
-    let pauses = pauses.context(CANNOT_PAUSE)?;
+    let handlers = concerned(before, &to.paused().await?);
+    let pausing = pauses.begin(&**to, &handlers).await;
+    pausing.context(CANNOT_PAUSE)?;
     let mut report = Report::default();
-    let mut slices = Slices::new(batch);
+    let mut slices = Slices::new(args.batch);
     let mut page = Page {
         with_payload: true,
         ..Page::first(slices.size())
@@ -140,7 +195,7 @@ async fn copy(
         slices.saw(&listing.records);
         report.corrupt += listing.corrupt.len() as u64;
         bar.inc(listing.records.len() as u64);
-        let step = Step::new(&**to, &listing.records);
+        let step = Step::new(&**from, &**to, args.merge, &listing.records);
         step.run(&mut report).await?;
         page.after = listing.next;
         if page.after.is_none() {
@@ -150,19 +205,22 @@ async fn copy(
             return Ok(None);
         }
     }
-    if !verify(&**from, &**to, &mut report, token).await? {
+    let verification = Verification {
+        from: &**from,
+        to: &**to,
+        handlers: &handlers,
+        merge: args.merge,
+    };
+    if !verification.run(&mut report, token).await? {
         return Ok(None);
     }
     let after = from.statistics().await?;
     let has_changed = numbers(before) != numbers(&after);
     if report.is_good() && !has_changed {
-        resume(&**from, &**to, pauses).await?;
+        let carried_over = resume(&**from, &**to, pauses).await?;
         let paused = to.paused().await?;
-        report.paused = handlers
-            .iter()
-            .filter(|handler| paused.contains(handler))
-            .cloned()
-            .collect();
+        let named: BTreeSet<_> = handlers.into_iter().chain(carried_over).collect();
+        report.add_paused(named, &paused);
     }
     Ok(Some((report, has_changed)))
 }
@@ -180,20 +238,35 @@ async fn refuse_the_same(from: &Arc<dyn Inbox>, to: &Arc<dyn Inbox>) -> Result<(
     Ok(())
 }
 
-/// The handlers of the target work again, but for those that are paused in the source, or were in the target before.
-async fn resume(from: &dyn Inbox, to: &dyn Inbox, pauses: OwnPauses<'_>) -> Result<()> {
-    let paused = from.paused().await?;
+/// The handlers of the target work again, but for those that are paused in the source, or that others have paused in
+/// the target. What a command has paused in the source is that command's to end in the target, too. Answers which
+/// handlers are paused in the source.
+async fn resume(
+    from: &dyn Inbox,
+    to: &dyn Inbox,
+    pauses: &mut OwnPauses,
+) -> Result<Vec<HandlerName>> {
+    let paused = command_pauses::without_stale_marks(&from.paused().await?);
     for handler in &paused {
-        to.pause(handler).await?;
+        match command_pauses::of_command(&paused, handler) {
+            Some(_) => to.pause(handler).await?,
+            None => command_pauses::pause(to, handler).await?,
+        }
     }
-    pauses.end(to, &paused).await
+    pauses.leave(&PausingCommand::Copy.handlers(&paused));
+    pauses.end(to).await?;
+    Ok(command_pauses::without_marks(&paused))
 }
 
-fn names(statistics: &Statistics) -> Vec<HandlerName> {
-    let handlers = statistics.handlers.iter();
-    handlers
+/// The handlers of the source, and those that a copy to the target has left paused there, of which the source may have
+/// no message any more.
+fn concerned(source: &Statistics, paused_in_target: &[HandlerName]) -> Vec<HandlerName> {
+    let handlers = source.handlers.iter();
+    let mut concerned: BTreeSet<HandlerName> = handlers
         .map(|of_handler| of_handler.handler.clone())
-        .collect()
+        .collect();
+    concerned.extend(PausingCommand::Copy.handlers(paused_in_target));
+    concerned.into_iter().collect()
 }
 
 /// What does not change while nobody works on an inbox.
@@ -210,12 +283,6 @@ fn numbers(statistics: &Statistics) -> Vec<(&HandlerName, Vec<u64>)> {
         .collect()
 }
 
-fn listed(handlers: &[HandlerName]) -> String {
-    let cell = |handler: &HandlerName| output::cell(handler.as_str(), usize::MAX);
-    let names: Vec<_> = handlers.iter().map(cell).collect();
-    names.join(", ")
-}
-
 fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
     let is_good = report.is_good() && !has_changed;
     if global.json {
@@ -223,6 +290,8 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
             "copied": report.copied,
             "present": report.present,
             "problems": report.problems.len(),
+            "only_in_target": report.only_in_target,
+            "left_discarded": report.left_discarded,
             "corrupt": report.corrupt,
             "without_payload": report.without_payload,
             "source_changed": has_changed,
@@ -237,6 +306,14 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
     let more = report.problems.len().saturating_sub(MOST_NAMED);
     if more > 0 {
         output::note(format_args!("and {more} more"));
+    }
+    if report.only_in_target > 0 {
+        output::note(format_args!(
+            "pending in the target alone: {}. Perhaps an earlier copy brought them, and they were worked off in the \
+             source and purged there: `inbox discard` those in the target. If they are its own, run this again with \
+             --merge",
+            output::messages(report.only_in_target)
+        ));
     }
     if report.corrupt > 0 {
         output::note(format_args!(
@@ -262,15 +339,27 @@ fn tell(global: &Global, report: &Report, has_changed: bool) -> Result<()> {
             output::messages(report.without_payload)
         ));
     }
-    if !report.paused.is_empty() {
+    if report.left_discarded > 0 {
         output::note(format_args!(
-            "paused in the target, as in the source or there before: {}. `inbox resume` lets a handler work",
-            listed(&report.paused)
+            "processed or dead in the source, and discarded in the target: {}. Duplicates are refused; their results \
+             and errors are not there",
+            output::messages(report.left_discarded)
         ));
     }
-    let end = match is_good {
-        true => "; all are as they were",
-        false => "",
+    let paused = report.paused_by_operators();
+    if !paused.is_empty() {
+        output::note(format_args!(
+            "paused in the target, as in the source or there before: {}. `inbox resume` lets a handler work",
+            listed(&paused)
+        ));
+    }
+    for pause in &report.of_commands {
+        output::note(format_args!("paused in the target: {}", pause.refusal()));
+    }
+    let end = match (is_good, report.left_discarded) {
+        (true, 0) => "; all are as they were",
+        (true, _) => "; all others are as they were",
+        (false, _) => "",
     };
     output::line(format!(
         "{} copied, {} already there{end}",

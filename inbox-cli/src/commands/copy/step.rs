@@ -9,8 +9,8 @@ use anyhow::{Result, bail, ensure};
 use bytes::Bytes;
 use futures_util::{StreamExt as _, TryStreamExt as _, stream};
 use inbox::{
-    AfterDead, Begun, Due, Inbox, Intervention, Key, LeaseTerms, Message, Outcome, Receipt, Record,
-    Settled, State, StoreExt as _, WorkerName,
+    AfterDead, Begun, Due, Filter, Inbox, Intervention, Key, LeaseTerms, Message, Outcome, Page,
+    Receipt, Record, Settled, State, StoreExt as _, WorkerName,
 };
 
 use super::Report;
@@ -33,7 +33,10 @@ const PAUSE: Duration = Duration::from_millis(200);
 const AT_ONCE: usize = 16;
 
 pub(super) struct Step<'a> {
+    from: &'a dyn Inbox,
     to: &'a dyn Inbox,
+    /// Whether what only the target has is its own.
+    merge: bool,
     records: &'a [Record],
 }
 
@@ -41,8 +44,18 @@ pub(super) struct Step<'a> {
 type Problem = Option<(Key, String)>;
 
 impl<'a> Step<'a> {
-    pub(super) fn new(to: &'a dyn Inbox, records: &'a [Record]) -> Self {
-        Self { to, records }
+    pub(super) fn new(
+        from: &'a dyn Inbox,
+        to: &'a dyn Inbox,
+        merge: bool,
+        records: &'a [Record],
+    ) -> Self {
+        Self {
+            from,
+            to,
+            merge,
+            records,
+        }
     }
 
     pub(super) async fn run(&self, report: &mut Report) -> Result<()> {
@@ -123,6 +136,7 @@ impl<'a> Step<'a> {
                 Begun::Run(leased) => break leased,
                 Begun::Processed { .. } => return Ok(is(record, State::Processed)),
                 Begun::Dead { .. } => return Ok(is(record, State::Dead)),
+                Begun::Discarded if self.merge && may_be_discarded(record) => return Ok(None),
                 Begun::Discarded => return Ok(is(record, State::Discarded)),
                 Begun::Busy { until } => {
                     // Perhaps by a copy that was killed.
@@ -134,13 +148,7 @@ impl<'a> Step<'a> {
                     }
                     tokio::time::sleep(PAUSE).await;
                 }
-                Begun::Blocked => {
-                    // An earlier one of its key was replayed, and is not final. Its handler must not run again.
-                    let _ = self.to.discard(&record.key).await?;
-                    let problem = "it is discarded in the target, since an earlier message of its ordering \
-                                   key is not final or blocks it";
-                    return Ok(Some((record.key.clone(), problem.to_owned())));
-                }
+                Begun::Blocked => return self.leave_blocked(record).await.map(Some),
             }
         };
         let settled = self.to.settle_one(&leased.lease, outcome(record)).await?;
@@ -165,6 +173,52 @@ impl<'a> Step<'a> {
                 Ok(Some((record.key.clone(), problem)))
             }
         }
+    }
+
+    /// What becomes of a message behind another one of its ordering key, and the problem that it is.
+    async fn leave_blocked(&self, record: &Record) -> Result<(Key, String)> {
+        let problem = if !self.merge && self.is_behind_another(record).await? {
+            "an earlier message of its ordering key, which only the target has, is not final or blocks it"
+        } else {
+            // An earlier one of its key was replayed and is not final, or is the target's own. Its handler must not run
+            // again.
+            let _ = self.to.discard(&record.key).await?;
+            if may_be_discarded(record) {
+                "it is discarded in the target, since an earlier message of its ordering key is not final or blocks \
+                 it; run this again with --merge to leave it so"
+            } else {
+                "it is discarded in the target, since an earlier message of its ordering key is not final or blocks \
+                 it, and blocks the key in the source: discard it there, too, and run this again"
+            }
+        };
+        Ok((record.key.clone(), problem.to_owned()))
+    }
+
+    /// Whether the target alone has the message that is first of this one's ordering key there. When that one is out of
+    /// the way, another run settles this one.
+    async fn is_behind_another(&self, record: &Record) -> Result<bool> {
+        let of_its_key = Filter {
+            handler: Some(record.key.handler.clone()),
+            ordering_key: record.ordering_key.clone(),
+            ..Filter::default()
+        };
+        let unfinished = Filter {
+            states: vec![State::Pending, State::Leased],
+            ..of_its_key.clone()
+        };
+        let blocking = Filter {
+            blocking: true,
+            ..of_its_key
+        };
+        for filter in [unfinished, blocking] {
+            let first = self.to.list(&filter, &Page::first(1)).await?;
+            if let Some(first) = first.records.first()
+                && self.from.get(&first.key).await?.is_none()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 }
 
@@ -235,6 +289,16 @@ fn outcome(record: &Record) -> Outcome {
     }
 }
 
+/// Whether the target is as good without this message's outcome, as far as a merge goes: its duplicates are refused
+/// there, and nothing waits for it in the source.
+pub(super) fn may_be_discarded(record: &Record) -> bool {
+    match record.state {
+        State::Processed => true,
+        State::Dead => !record.blocks_ordering_key,
+        _ => false,
+    }
+}
+
 /// A message that was in the target before, in this state.
 fn is(record: &Record, state: State) -> Problem {
     (record.state != state).then(|| other_state(record, state))?
@@ -253,7 +317,7 @@ mod tests {
     use std::sync::Arc;
 
     use inbox::{
-        Clock, Filter, HandlerName, Kind, MessageId, Page,
+        Clock, HandlerName, Kind, MessageId,
         memory::{MemoryOptions, MemoryStore},
     };
 
@@ -299,7 +363,7 @@ mod tests {
         let held = to.begin(&message, &short).await.unwrap();
         assert!(matches!(held, Begun::Run(_)), "{held:?}");
         let mut report = Report::default();
-        let step = Step::new(&*to, &records);
+        let step = Step::new(&*from, &*to, false, &records);
         step.run(&mut report).await.unwrap();
         assert!(report.is_good(), "{report:?}");
         let copy = to.get(message.key()).await.unwrap().unwrap();

@@ -3,10 +3,10 @@
 use std::collections::VecDeque;
 
 use anyhow::Result;
-use inbox::{Filter, Inbox, Page, Record, State, pace::Slices};
+use inbox::{Filter, HandlerName, Inbox, Page, Record, State, pace::Slices};
 use tokio_util::sync::CancellationToken;
 
-use super::Report;
+use super::{Report, step::may_be_discarded};
 
 /// How many messages are read at a time, with payloads, if these are small.
 const PAGE: u32 = 100;
@@ -47,44 +47,86 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// Adds to the report what is missing in the target, or other than in the source. What the target has in
-/// addition does not matter. Answers whether it came to the end before it was interrupted.
-pub(super) async fn verify(
-    from: &dyn Inbox,
-    to: &dyn Inbox,
-    report: &mut Report,
-    token: &CancellationToken,
-) -> Result<bool> {
-    let (mut originals, mut copies) = (Walk::of(from), Walk::of(to));
-    let mut ahead: Option<Record> = None;
-    while let Some(original) = originals.next().await? {
-        if token.is_cancelled() {
-            return Ok(false);
+/// A comparison of the copy with its source.
+pub(super) struct Verification<'a> {
+    pub(super) from: &'a dyn Inbox,
+    pub(super) to: &'a dyn Inbox,
+    /// Those that are copied, in order of name.
+    pub(super) handlers: &'a [HandlerName],
+    /// Whether what only the target has is its own.
+    pub(super) merge: bool,
+}
+
+impl Verification<'_> {
+    /// Adds to the report what is missing in the target, or other than in the source. What the target has in addition
+    /// matters only if it would run and is not its own: an earlier copy has brought it, and the source has worked it
+    /// off since. Answers whether it came to the end before it was interrupted.
+    pub(super) async fn run(&self, report: &mut Report, token: &CancellationToken) -> Result<bool> {
+        let (mut originals, mut copies) = (Walk::of(self.from), Walk::of(self.to));
+        let mut ahead: Option<Record> = None;
+        while let Some(original) = originals.next().await? {
+            if token.is_cancelled() {
+                return Ok(false);
+            }
+            if ahead.is_none() {
+                ahead = copies.next().await?;
+            }
+            // The target may have had messages before.
+            while let Some(copy) = &ahead
+                && copy.key != original.key
+                && self.from.get(&copy.key).await?.is_none()
+            {
+                if self.would_run(copy) {
+                    report.add_only_in_target(copy);
+                }
+                ahead = copies.next().await?;
+            }
+            let (copy, is_in_place) = match ahead.take_if(|copy| copy.key == original.key) {
+                Some(copy) => (Some(copy), true),
+                None => (self.to.get(&original.key).await?, false),
+            };
+            let left_discarded = copy
+                .as_ref()
+                .is_some_and(|copy| self.is_left_discarded(&original, copy));
+            report.left_discarded += u64::from(left_discarded);
+            let problem = match copy {
+                None => Some("it is not in the target"),
+                Some(copy) => difference(&original, &copy, left_discarded).or_else(|| {
+                    let has_moved = !is_in_place && moved(&original);
+                    has_moved.then_some("it has another place in the target")
+                }),
+            };
+            let key = original.key.clone();
+            if let Some(problem) = problem.filter(|_| !report.altered.contains(&key)) {
+                report.problems.push((key, problem.to_owned()));
+            }
         }
         if ahead.is_none() {
             ahead = copies.next().await?;
         }
-        // The target may have had messages before.
-        while let Some(copy) = &ahead
-            && copy.key != original.key
-            && from.get(&copy.key).await?.is_none()
-        {
+        while let Some(copy) = ahead {
+            if token.is_cancelled() {
+                return Ok(false);
+            }
+            if self.would_run(&copy) && self.from.get(&copy.key).await?.is_none() {
+                report.add_only_in_target(&copy);
+            }
             ahead = copies.next().await?;
         }
-        let key = original.key.clone();
-        let problem = match ahead.take_if(|copy| copy.key == original.key) {
-            Some(copy) => difference(&original, &copy),
-            None => match to.get(&original.key).await? {
-                None => Some("it is not in the target"),
-                Some(copy) => difference(&original, &copy)
-                    .or_else(|| moved(&original).then_some("it has another place in the target")),
-            },
-        };
-        if let Some(problem) = problem.filter(|_| !report.altered.contains(&key)) {
-            report.problems.push((key, problem.to_owned()));
-        }
+        Ok(true)
     }
-    Ok(true)
+
+    /// Whether a message that only the target has is still to be worked on there, and is none of its own.
+    fn would_run(&self, copy: &Record) -> bool {
+        !self.merge
+            && matches!(copy.state, State::Pending | State::Leased)
+            && self.handlers.binary_search(&copy.key.handler).is_ok()
+    }
+
+    /// Whether a message is discarded in the target in place of its outcome, which a merge may leave so.
+    fn is_left_discarded(&self, original: &Record, copy: &Record) -> bool {
+        self.merge && copy.state == State::Discarded && may_be_discarded(original)
+    }
 }
 
 /// Whether it matters that a message has another place: nothing else than an ordering key depends on it.
@@ -92,13 +134,17 @@ fn moved(original: &Record) -> bool {
     original.ordering_key.is_some()
 }
 
-fn difference(original: &Record, copy: &Record) -> Option<&'static str> {
+/// What is other in the copy, but for its outcome where it is `left_discarded`.
+fn difference(original: &Record, copy: &Record, left_discarded: bool) -> Option<&'static str> {
     let state = |record: &Record| match record.state {
         State::Leased => State::Pending,
         state => state,
     };
     let differs = [
-        (state(original) != state(copy), "its state differs"),
+        (
+            !left_discarded && state(original) != state(copy),
+            "its state differs",
+        ),
         (original.kind != copy.kind, "its kind differs"),
         (original.headers != copy.headers, "its headers differ"),
         (
@@ -115,7 +161,7 @@ fn difference(original: &Record, copy: &Record) -> Option<&'static str> {
             "its payload differs",
         ),
         (
-            original.state == State::Processed && original.result != copy.result,
+            !left_discarded && original.state == State::Processed && original.result != copy.result,
             "its result differs",
         ),
         (
@@ -123,7 +169,9 @@ fn difference(original: &Record, copy: &Record) -> Option<&'static str> {
             "whether it blocks its ordering key differs",
         ),
         (
-            original.state == State::Dead && original.last_error != copy.last_error,
+            !left_discarded
+                && original.state == State::Dead
+                && original.last_error != copy.last_error,
             "its error differs",
         ),
     ];
