@@ -11,8 +11,9 @@ use std::{
 
 use bytes::Bytes;
 use inbox_api::{
-    AfterDead, ClaimRequest, HandlerName, Inbox, Key, Kind, LeaseTerms, Leased, Message, MessageId,
-    OrderingKey, Outcome, Receipt, Record, Settled, State, Store, StoreExt, WorkerName,
+    AfterDead, ClaimRequest, Cursor, HandlerName, Inbox, Key, Kind, LeaseTerms, Leased, Message,
+    MessageId, OrderingKey, Outcome, PastAttempt, Receipt, Record, Settled, State, Store, StoreExt,
+    WorkerName,
 };
 
 use crate::{
@@ -391,6 +392,27 @@ pub(crate) fn ids(leased: &[Leased]) -> Vec<String> {
         .iter()
         .map(|leased| leased.message.id().to_string())
         .collect()
+}
+
+/// The record without what differs between two messages that were treated alike: of its times, only
+/// whether there are any.
+pub(crate) fn without_times(record: Record) -> Record {
+    let never = SystemTime::UNIX_EPOCH;
+    let history = record.history.into_iter().map(|past| PastAttempt {
+        leased_at: never,
+        ended_at: never,
+        ..past
+    });
+    Record {
+        accepted_at: never,
+        due_at: never,
+        lease_until: record.lease_until.map(|_| never),
+        leased_at: record.leased_at.map(|_| never),
+        finished_at: record.finished_at.map(|_| never),
+        history: history.collect(),
+        cursor: Cursor::new(""),
+        ..record
+    }
 }
 
 pub(crate) fn processed() -> Outcome {

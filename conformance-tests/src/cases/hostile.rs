@@ -149,7 +149,7 @@ pub(crate) async fn an_empty_result_is_a_result(cx: Context) -> CaseResult {
     Ok(())
 }
 
-fn with_payload(id: &str, bytes: usize) -> CaseResult<Message> {
+pub(super) fn with_payload(id: &str, bytes: usize) -> CaseResult<Message> {
     let plain = message(id)?;
     // Byte by byte, megabytes take seconds in a debug build.
     let mut payload = (0..=255).collect::<Vec<u8>>().repeat(bytes.div_ceil(256));
@@ -171,14 +171,14 @@ pub(crate) async fn a_payload_of_16_mib_is_kept(cx: Context) -> CaseResult {
     round_trips(&inbox, &with_payload("1", limit)?).await
 }
 
-fn small_limit() -> Settings {
+pub(super) fn small_limit() -> Settings {
     Settings {
         payload_limit: Some(1000),
         ..Settings::default()
     }
 }
 
-fn too_large(bytes: usize, what: &'static str) -> Invalid {
+pub(super) fn too_large(bytes: usize, what: &'static str) -> Invalid {
     Invalid::TooLarge {
         what,
         bytes,

@@ -10,8 +10,10 @@ use inbox_api::{
     StoreExt,
 };
 
-pub(crate) use super::purge_outages::a_purge_that_it_cuts_short_says_so;
 use super::wakeups::{subscribed, wakes};
+pub(crate) use super::{
+    power_loss::each_answer_is_on_the_disk, purge_outages::a_purge_that_it_cuts_short_says_so,
+};
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Need, Restart, Unable},
@@ -539,6 +541,26 @@ pub(crate) async fn closing_one_connection_leaves_the_others(cx: Context) -> Cas
     )
 }
 
+/// Fails unless the handler of `waiting` is paused until it is resumed.
+async fn stays_paused(inbox: &TestInbox, waiting: &Message) -> CaseResult {
+    let handler = waiting.handler();
+    let paused = inbox.paused().await?;
+    same("paused after a restart", &paused, &vec![handler.clone()])?;
+    for (when, expected) in [
+        ("paused", vec![]),
+        ("resumed", vec![waiting.id().to_string()]),
+    ] {
+        let claimed = claim(&*inbox.store, handler.as_str(), 10, LONG).await?;
+        same(
+            &format!("claimed of a handler that is {when}, after a restart"),
+            &ids(&claimed),
+            &expected,
+        )?;
+        inbox.resume(handler).await?;
+    }
+    Ok(())
+}
+
 /// `None` is a loss of power.
 async fn survives(cx: &Context, how: Option<Restart>) -> CaseResult {
     let mut inbox = cx.fresh_to_disrupt().await?;
@@ -562,6 +584,9 @@ async fn survives(cx: &Context, how: Option<Restart>) -> CaseResult {
     let _ = inbox
         .replay(replayed.message.key(), &Edit::default())
         .await?;
+    let paused = message_for("paused", "1")?;
+    inbox.accept(&paused).await?;
+    inbox.pause(paused.handler()).await?;
     let mut before = Vec::new();
     for id in ids_of_all {
         before.push(inbox.record(message(id)?.key()).await?);
@@ -573,6 +598,7 @@ async fn survives(cx: &Context, how: Option<Restart>) -> CaseResult {
     }
     inbox.store = inbox.fixture.inbox();
     let _ = recovered(&inbox, &message("later")?).await?;
+    stays_paused(&inbox, &paused).await?;
     for expected in before {
         let seen = inbox.record(&expected.key).await?;
         same(&format!("record of {}", expected.key), &seen, &expected)?;

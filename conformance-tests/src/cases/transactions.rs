@@ -8,6 +8,10 @@ pub(crate) use super::last_settlements::{
     a_cancelled_settlement_and_commit_is_all_or_nothing, a_lost_lease_is_not_committed,
     settling_with_the_commit_is_all_or_nothing,
 };
+pub(crate) use super::transaction_contents::{
+    a_new_message_waits_its_turn, a_settlement_in_a_transaction_is_the_same,
+    what_breaks_a_rule_is_refused,
+};
 use crate::{
     cancel::drop_after,
     check::{CaseResult, Unmet, ensure, same},

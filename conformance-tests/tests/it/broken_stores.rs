@@ -72,8 +72,30 @@ async fn the_correct_transactions_keep_the_order() {
     let sound = || broken::skewed::Transactional(broken::skewed::Mistake::None);
     let report = run(workshop("transactional", sound), "skew::").await;
     assert_eq!((report.passed, report.failed), (3, 0), "{report}");
-    let report = run(workshop("transactional", sound), "outage::a_commit").await;
-    assert_eq!((report.passed, report.failed), (1, 0), "{report}");
+    for one in [
+        "outage::a_commit",
+        "outage::each_answer",
+        "transactions::a_settlement_in",
+        "transactions::a_new_message",
+        "transactions::what_breaks",
+    ] {
+        let report = run(workshop("transactional", sound), one).await;
+        assert_eq!((report.passed, report.failed), (1, 0), "{report}");
+    }
+}
+
+/// What a store cannot do outside of a transaction is not asked for within one.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn transactions_without_ordering_pass() {
+    let minimal = || broken::minimal::MinimalTransactional;
+    for one in [
+        "transactions::settling_with",
+        "transactions::a_settlement_in",
+        "transactions::what_breaks",
+    ] {
+        let report = run(workshop("minimal", minimal), one).await;
+        assert_eq!((report.passed, report.failed), (1, 0), "{report}");
+    }
 }
 
 /// A store that is right and takes its time raises no alarm. The runtime's time runs ahead while all

@@ -24,6 +24,12 @@ macro_rules! faults {
                 "Settling with the commit commits nothing where one lease of several is lost.",
             a_cancelled_settlement_and_commit_is_all_or_nothing:
                 "Settling with the commit that is dropped at any await point leaves all or nothing.",
+            a_settlement_in_a_transaction_is_the_same:
+                "Settling in a transaction, or with the commit, leaves the same record as settling outside of one.",
+            a_new_message_waits_its_turn:
+                "Recording a key that is not known keeps its ordering key's order and its due time.",
+            what_breaks_a_rule_is_refused:
+                "What breaks a rule of the store is refused in a transaction as it is outside of one.",
             a_deferral_commits_or_not: "Deferring in a transaction commits or rolls back with it.",
             a_stale_lease_is_lost_in_a_transaction: "A stale lease is lost in a transaction as well.",
             a_settled_lease_is_lost_in_another_transaction:
@@ -106,6 +112,10 @@ macro_rules! faults {
                 "Of a purge and a replay, by key or by slices, at the same time exactly one wins.",
             a_purge_of_the_archived_or_a_replay_wins:
                 "Of a purge of archived keys and a replay at the same time exactly one wins.",
+            a_drop_of_payloads_or_a_replay_wins:
+                "Of a drop of payloads and a replay, by key or by slices, at the same time exactly one wins.",
+            a_clearing_or_a_claim_wins:
+                "Of a clearing of a handler and a claim at the same time exactly one wins.",
             a_copy_during_a_purge_is_new_or_a_duplicate:
                 "A copy that comes during the purge of its key is a duplicate, or new and kept.",
             of_two_outcomes_one_counts:
@@ -144,6 +154,8 @@ macro_rules! faults {
             a_restart_loses_nothing: "A restart loses nothing that was answered with Ok.",
             a_killed_server_loses_nothing:
                 "A server that is killed loses nothing that was answered with Ok.",
+            each_answer_is_on_the_disk:
+                "Each write is on the disk when it is answered, not with another one after it.",
             a_loss_of_power_loses_nothing:
                 "What was answered with Ok is on the disk, and not only with the operating system.",
         }

@@ -11,7 +11,7 @@ use inbox_api::{
 };
 use inbox_memory::MemoryStore;
 
-use super::{Defect, Workshop};
+use super::{Defect, Workshop, skewed::Mistake};
 
 /// What happens to messages that have an ordering key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,7 +27,7 @@ pub(crate) enum Keys {
 
 pub(crate) struct Minimal(pub(crate) Keys);
 
-fn check(operation: &'static str, messages: &[Message]) -> Result<()> {
+pub(super) fn check(operation: &'static str, messages: &[Message]) -> Result<()> {
     if messages.iter().any(|m| m.ordering_key().is_some()) {
         let what = "this store does not honour ordering keys";
         return Err(Error::new(ErrorKind::Unsupported, what).in_operation(operation));
@@ -72,6 +72,35 @@ impl Defect for Minimal {
     async fn subscribe(&self, _: &MemoryStore, _: &[HandlerName]) -> Result<Box<dyn Subscription>> {
         let what = "this store has no wake-ups";
         Err(Error::new(ErrorKind::Unsupported, what).in_operation("subscribe"))
+    }
+}
+
+/// The same, with transactions.
+pub(crate) struct MinimalTransactional;
+
+const REFUSED: Minimal = Minimal(Keys::Refused);
+
+#[async_trait]
+impl Defect for MinimalTransactional {
+    fn capabilities(&self, inner: &MemoryStore) -> Capabilities {
+        REFUSED.capabilities(inner)
+    }
+
+    async fn receive(&self, inner: &MemoryStore, messages: &[Message]) -> Result<Vec<Receipt>> {
+        REFUSED.receive(inner, messages).await
+    }
+
+    async fn begin(
+        &self,
+        inner: &MemoryStore,
+        message: &Message,
+        terms: &LeaseTerms,
+    ) -> Result<Begun> {
+        REFUSED.begin(inner, message, terms).await
+    }
+
+    fn in_transactions(&self) -> Option<Mistake> {
+        Some(Mistake::None)
     }
 }
 

@@ -2,6 +2,7 @@
 //! thing.
 
 pub(crate) mod archiving;
+pub(crate) mod behind;
 pub(crate) mod bulk;
 pub(crate) mod claiming;
 pub(crate) mod corners;

@@ -4,9 +4,9 @@ use std::{collections::HashMap, sync::Mutex, time::Duration};
 
 use async_trait::async_trait;
 use inbox_api::{
-    AfterDead, Begun, ClaimRequest, Claims, Edit, Extended, Filter, Intervention, Key, Lease,
-    LeaseTerms, Message, Operate, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Result,
-    Settled, Settlement, Slice, State, Store, StoreExt as _,
+    AfterDead, Begun, Bytes, ClaimRequest, Claims, Edit, Extended, Filter, HandlerName,
+    Intervention, Key, Lease, LeaseTerms, Message, Operate, Outcome, Page, Progress, PurgeRequest,
+    Receipt, Record, Result, Settled, Settlement, Slice, State, Store, StoreExt as _,
 };
 use inbox_memory::MemoryStore;
 
@@ -232,6 +232,9 @@ impl Defect for ChecksFirst {
                 let _ = inner.receive_one(&message).await?;
                 Ok(Intervention::Done)
             }
+            Some(_) if answer == Intervention::PayloadDropped => {
+                inner.replay(key, &without_payload()).await
+            }
             _ => Ok(answer),
         }
     }
@@ -290,6 +293,62 @@ impl Defect for ChecksFirst {
             purged += self.force_purge(inner, key).await?;
         }
         Ok(purged)
+    }
+
+    async fn clear_slice(
+        &self,
+        inner: &MemoryStore,
+        handler: &HandlerName,
+        slice: &Slice,
+    ) -> Result<Progress> {
+        if self.operation != "clear_slice" {
+            return inner.clear_slice(handler, slice).await;
+        }
+        let mut states = State::ALL.to_vec();
+        states.retain(|state| *state != State::Leased);
+        let filter = Filter {
+            handler: Some(handler.clone()),
+            states,
+            ..Filter::default()
+        };
+        let (records, mut progress) = self.chosen(inner, &filter, slice).await?;
+        for record in records {
+            progress.changed += self.force_purge(inner, &record.key).await?;
+        }
+        Ok(progress)
+    }
+
+    async fn drop_payloads(&self, inner: &MemoryStore, expired: &PurgeRequest) -> Result<u64> {
+        if self.operation != "drop_payloads" {
+            round_trip().await;
+            return inner.drop_payloads(expired).await;
+        }
+        let all = PurgeRequest::new(expired.state(), expired.older_than(), 1000).unwrap();
+        let mut records = inner.expired(&all).await?.records;
+        records.retain(|record| record.payload.is_some());
+        records.truncate(expired.limit() as usize);
+        pause().await;
+        let one = PurgeRequest::new(expired.state(), expired.older_than(), 1).unwrap();
+        let mut dropped = 0;
+        for record in records {
+            // Of one that was replayed meanwhile, too.
+            dropped += match inner.discard(&record.key).await? {
+                Intervention::Done => {
+                    let _ = inner.replay(&record.key, &without_payload()).await?;
+                    1
+                }
+                _ => inner.drop_payloads(&one).await?,
+            };
+        }
+        Ok(dropped)
+    }
+}
+
+/// What is as good as no payload.
+fn without_payload() -> Edit {
+    Edit {
+        payload: Some(Bytes::new()),
+        ..Edit::default()
     }
 }
 

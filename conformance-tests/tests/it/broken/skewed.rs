@@ -10,13 +10,13 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use conformance_tests::{AnyTransaction, AnyTransactions, Mishap, Need, Offered, Unable};
 use inbox_api::{
-    AfterDead, Begun, Error, ErrorKind, Extended, Key, Lease, LeaseTerms, Leased, Message,
+    AfterDead, Begun, Error, ErrorKind, Extended, Invalid, Key, Lease, LeaseTerms, Leased, Message,
     Operate as _, Outcome, PurgeRequest, Receipt, Recorded, Result, Settled, Settlement, State,
     Store as _, StoreExt as _, WorkerName, check_size,
 };
 use inbox_memory::MemoryStore;
 
-use super::Defect;
+use super::{Defect, minimal};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mistake {
@@ -41,6 +41,10 @@ pub(crate) enum Mistake {
     SettlesWithoutCommit,
     /// Commits what it can where a lease is lost.
     CommitsTheRest,
+    /// Forgets results that are settled before the commit.
+    SettlesWithoutResults,
+    /// Records with a result of any size.
+    RecordsAnyResult,
 }
 
 /// A store with transactions.
@@ -67,19 +71,11 @@ impl Defect for LeavesResults {
 }
 
 pub(crate) struct Skewed {
-    inner: MemoryStore,
-    mistake: Mistake,
-    is_away: Arc<AtomicBool>,
-}
-
-impl Skewed {
-    pub(crate) fn new(inner: MemoryStore, mistake: Mistake, is_away: Arc<AtomicBool>) -> Self {
-        Self {
-            inner,
-            mistake,
-            is_away,
-        }
-    }
+    pub(super) inner: MemoryStore,
+    pub(super) mistake: Mistake,
+    pub(super) is_away: Arc<AtomicBool>,
+    /// Whether messages with ordering keys are taken.
+    pub(super) has_ordering: bool,
 }
 
 fn unless_away(is_away: &AtomicBool, operation: &'static str) -> Result<()> {
@@ -97,6 +93,7 @@ impl AnyTransactions for Skewed {
             inner: self.inner.clone(),
             mistake: self.mistake,
             is_away: Arc::clone(&self.is_away),
+            has_ordering: self.has_ordering,
             begun: Vec::new(),
             new: Vec::new(),
             settlements: Vec::new(),
@@ -116,16 +113,32 @@ struct Open {
     inner: MemoryStore,
     mistake: Mistake,
     is_away: Arc<AtomicBool>,
+    has_ordering: bool,
     begun: Vec<(Leased, Option<Bytes>)>,
     /// What was not known before.
     new: Vec<Message>,
     settlements: Vec<Settlement>,
 }
 
+impl Open {
+    fn check(&self, operation: &'static str, messages: &[Message]) -> Result<()> {
+        unless_away(&self.is_away, operation)?;
+        if self.has_ordering {
+            return Ok(());
+        }
+        minimal::check(operation, messages)
+    }
+
+    fn check_result(&self, result: Option<&Bytes>) -> Result<(), Invalid> {
+        let limit = self.inner.capabilities().payload_limit;
+        check_size("result", result.map_or(0, Bytes::len), limit)
+    }
+}
+
 #[async_trait]
 impl AnyTransaction for Open {
     async fn receive(&mut self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        unless_away(&self.is_away, "receive_in")?;
+        self.check("receive_in", messages)?;
         let receipts = self.inner.receive(messages).await?;
         for (message, receipt) in messages.iter().zip(&receipts) {
             if *receipt == Receipt::Accepted {
@@ -136,7 +149,10 @@ impl AnyTransaction for Open {
     }
 
     async fn record(&mut self, message: &Message, result: Option<Bytes>) -> Result<Recorded> {
-        unless_away(&self.is_away, "record_in")?;
+        self.check("record_in", std::slice::from_ref(message))?;
+        if self.mistake != Mistake::RecordsAnyResult {
+            self.check_result(result.as_ref())?;
+        }
         let is_new = self.inner.get(message.key()).await?.is_none();
         let terms = LeaseTerms::new(LeaseTerms::MAX, WorkerName::new("transaction").unwrap());
         let begun = self.inner.begin(message, &terms.unwrap()).await?;
@@ -160,11 +176,7 @@ impl AnyTransaction for Open {
     async fn keep_result(&mut self, key: &Key, result: Bytes) -> Result<()> {
         unless_away(&self.is_away, "keep_result_in")?;
         if self.mistake != Mistake::KeepsAnything {
-            check_size(
-                "result",
-                result.len(),
-                self.inner.capabilities().payload_limit,
-            )?;
+            self.check_result(Some(&result))?;
         }
         let mut begun = self.begun.iter_mut();
         let Some((leased, kept)) = begun.find(|(leased, _)| leased.lease.key == *key) else {
@@ -195,8 +207,17 @@ impl AnyTransaction for Open {
             });
             return self.inner.settle(&early.collect::<Vec<_>>()).await;
         }
-        self.settlements.extend_from_slice(settlements);
-        Ok(vec![Settled::Done; settlements.len()])
+        let mut settlements = settlements.to_vec();
+        if self.mistake == Mistake::SettlesWithoutResults {
+            for settlement in &mut settlements {
+                if let Outcome::Processed { result } = &mut settlement.outcome {
+                    *result = None;
+                }
+            }
+        }
+        let settled = vec![Settled::Done; settlements.len()];
+        self.settlements.append(&mut settlements);
+        Ok(settled)
     }
 
     async fn write(&mut self, _: &str) -> Offered<()> {
@@ -235,12 +256,10 @@ impl AnyTransaction for Open {
         }
         let mut answers = Vec::new();
         for Settlement { lease, outcome } in settlements {
-            let limit = self.inner.capabilities().payload_limit;
-            let result = match outcome {
+            let size = self.check_result(match outcome {
                 Outcome::Processed { result } => result.as_ref(),
                 _ => None,
-            };
-            let size = check_size("result", result.map_or(0, Bytes::len), limit);
+            });
             let extended = self.inner.extend_one(lease, LeaseTerms::MAX).await?;
             answers.push(match (size, extended) {
                 (Err(invalid), _) => Settled::Refused(invalid),

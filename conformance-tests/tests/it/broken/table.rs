@@ -256,6 +256,12 @@ macro_rules! table {
                     => "races::a_purge_of_the_archived_or_a_replay_wins",
                 replay_checks_first_a_purge_of_the_archived_or_a_replay_wins: broken::racing::checks_first("replay")
                     => "races::a_purge_of_the_archived_or_a_replay_wins",
+                replay_checks_first_a_drop_of_payloads_or_a_replay_wins: broken::racing::checks_first("replay")
+                    => "races::a_drop_of_payloads_or_a_replay_wins",
+                drop_payloads_checks_first_a_drop_of_payloads_or_a_replay_wins: broken::racing::checks_first("drop_payloads")
+                    => "races::a_drop_of_payloads_or_a_replay_wins",
+                clear_slice_checks_first_a_clearing_or_a_claim_wins: broken::racing::checks_first("clear_slice")
+                    => "races::a_clearing_or_a_claim_wins",
                 purge_in_steps: broken::racing::PurgesInSteps("purge")
                     => "races::a_copy_during_a_purge_is_new_or_a_duplicate",
                 purge_archived_in_steps: broken::racing::PurgesInSteps("purge_archived")
@@ -616,6 +622,18 @@ macro_rules! table {
                     => "transactions::settling_with_the_commit_is_all_or_nothing",
                 commit_next_to_a_lost_lease: broken::skewed::Transactional(broken::skewed::Mistake::CommitsTheRest)
                     => "transactions::a_lost_lease_is_not_committed",
+                settlement_that_loses_its_result_in_a_transaction: broken::skewed::Transactional(broken::skewed::Mistake::SettlesWithoutResults)
+                    => "transactions::a_settlement_in_a_transaction_is_the_same",
+                record_of_a_new_message_before_its_turn: broken::skewed::Transactional(broken::skewed::Mistake::RecordsBehind)
+                    => "transactions::a_new_message_waits_its_turn",
+                record_with_a_result_of_any_size: broken::skewed::Transactional(broken::skewed::Mistake::RecordsAnyResult)
+                    => "transactions::what_breaks_a_rule_is_refused",
+                receive_that_is_written_behind: broken::behind::writes_behind("receive")
+                    => "outage::each_answer_is_on_the_disk",
+                pause_that_is_written_behind: broken::behind::writes_behind("pause")
+                    => "outage::each_answer_is_on_the_disk",
+                pause_that_ends_with_a_restart: broken::pausing::PauseOfTheProcess::default()
+                    => "outage::a_restart_loses_nothing",
                 receive_that_scans_the_history: broken::scanning::the_history("receive")
                     => "scale::the_history_costs_nothing",
                 claim_that_scans_the_history: broken::scanning::the_history("claim")

@@ -52,7 +52,6 @@ impl<D: Defect> Harness for Workshop<D> {
         let mut lacking = vec![
             Need::WakeupsAcrossProcesses,
             Need::Silence,
-            Need::PowerLoss,
             Need::OutageAmidWrites,
             // Memory keeps nothing.
             Need::Schema(SchemaVariant::Kept),
@@ -150,9 +149,13 @@ impl<D: Defect> Fixture for Server<D> {
     fn transactions(&self) -> Offered<Arc<dyn AnyTransactions>> {
         match (self.defect)().in_transactions() {
             Some(mistake) => {
-                let away = Arc::clone(&self.is_away);
-                let skewed = skewed::Skewed::new(self.inner.clone(), mistake, away);
-                Ok(Arc::new(skewed))
+                let capabilities = (self.defect)().capabilities(&self.inner);
+                Ok(Arc::new(skewed::Skewed {
+                    inner: self.inner.clone(),
+                    mistake,
+                    is_away: Arc::clone(&self.is_away),
+                    has_ordering: capabilities.ordering,
+                }))
             }
             None => Err(Unable::NotOffered(Need::Transactions)),
         }
@@ -177,6 +180,11 @@ impl<D: Defect> ServerControl for Server<D> {
     }
 
     async fn restart(&self, _: Restart) -> Offered<()> {
+        self.start();
+        Ok(())
+    }
+
+    async fn lose_power(&self) -> Offered<()> {
         self.start();
         Ok(())
     }
