@@ -135,6 +135,8 @@ register! { $
         it_goes_to_dead_letters(false, DeadLetters): "What is no message goes to the broker's own dead letters, byte for byte.",
         it_goes_to_dead_letters_from_among_others(false, DeadLetters):
             "What is no message goes to the dead letters also from the middle of a batch, and the others are stored.",
+        cuts_lose_none_of_it(true, DeadLetters):
+            "What is no message is among the dead letters though connections are cut while it is rejected.",
         it_is_kept_with_its_bytes(false): "With `keep_rejected` what is no message is in the inbox with its bytes, once, and is acknowledged.",
         it_stops_the_receiver(false): "With `stop_at_rejected` the receiver ends at what is no message, and neither it nor what follows is lost.",
         it_does_not_hold_others_up(false): "What is rejected is finished for the broker, and what follows arrives.",

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 use inbox::{HandlerName, State, receiver::ReceiverError};
 
 use crate::{
-    Broker, Failure,
+    Broker, Failure, Harm,
     case::CaseResult,
     context::{Context, ensure, envelope, id, mapping, poison},
 };
@@ -93,6 +93,32 @@ pub(crate) async fn it_goes_to_dead_letters_from_among_others<B: Broker>(
     c.until_done(&channel).await?;
     consumer.stop().await?;
     c.all_is_done(&channel, &shelf, 0..35).await
+}
+
+pub(crate) async fn cuts_lose_none_of_it<B: Broker>(c: Context<B>) -> CaseResult {
+    const AT_ONCE: usize = 15;
+    let channel = c.channel().await?;
+    let payloads = payloads(&c, 3 * AT_ONCE);
+    let shelf = c.shelf().await?;
+    let consumer = c.consumer(&channel, &shelf)?;
+    let mut numbered = payloads.iter().enumerate();
+    for round in 1..=3 {
+        let some = numbered.by_ref().take(AT_ONCE);
+        let both = some.flat_map(|(number, payload)| {
+            let good = envelope(&channel, number);
+            [good, poison(&channel, payload.clone(), number)]
+        });
+        let messages: Vec<_> = both.collect();
+        c.broker.publish(&channel, &messages).await?;
+        // Some of these are stored, and what is no message is among them.
+        c.until_stored(&shelf, round * AT_ONCE - AT_ONCE / 2)
+            .await?;
+        c.harm(Harm::Cut).await?;
+    }
+    until_dead(&c, &channel, &payloads).await?;
+    c.until_done(&channel).await?;
+    consumer.stop().await?;
+    c.all_is_done(&channel, &shelf, 0..payloads.len()).await
 }
 
 /// How often each payload is kept. It is stored first, and dead a moment later.

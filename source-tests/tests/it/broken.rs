@@ -3,7 +3,10 @@
 use std::{
     borrow::Cow,
     collections::VecDeque,
-    sync::{Arc, Mutex},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
     time::Duration,
 };
 
@@ -30,6 +33,7 @@ enum Defect {
     ForgetsAtClose,
     DropsHeaders,
     AcknowledgesPoison,
+    AcknowledgesPoisonFirst,
     ReversesAfterCut,
     LosesAbandonedWaits,
     ChangesPayloads,
@@ -43,6 +47,20 @@ enum Defect {
 struct Broken {
     broker: MemoryBroker,
     defect: Defect,
+    dead: Arc<Dead>,
+}
+
+/// Dead letters that a source sends by itself.
+#[derive(Default)]
+struct Dead {
+    payloads: Mutex<Vec<Vec<u8>>>,
+    cuts: AtomicUsize,
+}
+
+impl Dead {
+    fn cuts(&self) -> usize {
+        self.cuts.load(Ordering::SeqCst)
+    }
 }
 
 #[async_trait]
@@ -71,6 +89,7 @@ impl Broker for Broken {
         Ok(BrokenSource {
             source,
             defect: self.defect,
+            dead: Arc::clone(&self.dead),
             handed_out: Arc::default(),
             unsent: Arc::default(),
             ready: VecDeque::new(),
@@ -83,10 +102,15 @@ impl Broker for Broken {
     }
 
     async fn dead_letters(&self, channel: &str) -> Result<Vec<Vec<u8>>, Failure> {
-        self.broker.dead_letters(channel).await
+        if self.defect != Defect::AcknowledgesPoisonFirst {
+            return self.broker.dead_letters(channel).await;
+        }
+        let payloads = self.dead.payloads.lock();
+        Ok(payloads.map(|all| all.clone()).unwrap_or_default())
     }
 
     async fn harm(&self, harm: Harm) -> Result<(), Failure> {
+        self.dead.cuts.fetch_add(1, Ordering::SeqCst);
         self.broker.harm(harm).await
     }
 }
@@ -111,6 +135,7 @@ fn push(deliveries: &Deliveries, delivery: MemoryDelivery) -> usize {
 struct BrokenSource {
     source: MemorySource,
     defect: Defect,
+    dead: Arc<Dead>,
     handed_out: Deliveries,
     unsent: Deliveries,
     ready: VecDeque<MemoryDelivery>,
@@ -193,6 +218,7 @@ impl Source for BrokenSource {
         Ok(Some(BrokenDelivery {
             delivery,
             defect: self.defect,
+            dead: Arc::clone(&self.dead),
             handed_out: Arc::clone(&self.handed_out),
             unsent: Arc::clone(&self.unsent),
         }))
@@ -216,6 +242,7 @@ impl Source for BrokenSource {
 struct BrokenDelivery {
     delivery: MemoryDelivery,
     defect: Defect,
+    dead: Arc<Dead>,
     handed_out: Deliveries,
     unsent: Deliveries,
 }
@@ -273,6 +300,17 @@ impl Delivery for BrokenDelivery {
     async fn reject(self, rejection: Rejection) -> Result<(), SourceError> {
         match self.defect {
             Defect::AcknowledgesPoison => self.delivery.acknowledge().await,
+            Defect::AcknowledgesPoisonFirst => {
+                let payload = self.delivery.envelope().payload.to_vec();
+                self.delivery.acknowledge().await?;
+                let cuts = self.dead.cuts();
+                // Longer than the case takes to see what is stored.
+                tokio::time::sleep(Duration::from_millis(300)).await;
+                if let (true, Ok(mut all)) = (cuts == self.dead.cuts(), self.dead.payloads.lock()) {
+                    all.push(payload);
+                }
+                Ok(())
+            }
             Defect::AcknowledgesOverRejected => {
                 push(&self.handed_out, self.delivery);
                 Ok(())
@@ -287,6 +325,7 @@ async fn is_caught(kind: MemoryKind, defect: Defect, name: &str) {
     let broker = Arc::new(Broken {
         broker: MemoryBroker::new(kind),
         defect,
+        dead: Arc::default(),
     });
     let case = CASES.iter().find(|case| case.name == name);
     let Some(case) = case else {
@@ -320,6 +359,7 @@ broken! {
     forgets_acknowledgements_at_close: Queue, ForgetsAtClose => "acknowledging::all_that_is_stored";
     forgets_acknowledgements_in_mid_flow: Log, ForgetsAtClose => "acknowledging::all_at_a_shutdown_in_mid_flow";
     drops_headers: Queue, DropsHeaders => "mapping::headers_as_they_were_sent";
+    acknowledges_before_the_dead_letter_is_there: Queue, AcknowledgesPoisonFirst => "poison::cuts_lose_none_of_it";
     acknowledges_poison: Queue, AcknowledgesPoison => "poison::it_goes_to_dead_letters";
     changes_the_order_after_a_cut: Log, ReversesAfterCut => "broker::the_order_after_cuts";
     loses_what_came_when_a_wait_was_abandoned: Queue, LosesAbandonedWaits => "consumers::an_abandoned_wait_loses_nothing";
@@ -343,6 +383,7 @@ async fn a_slow_source_is_not_blamed() {
         let broker = Arc::new(Broken {
             broker: MemoryBroker::new(MemoryKind::Queue),
             defect: Defect::IsSlow,
+            dead: Arc::default(),
         });
         let verdict = run(case, broker, Duration::from_secs(20)).await;
         assert_eq!(verdict, Verdict::Passed, "{}", case.name);
