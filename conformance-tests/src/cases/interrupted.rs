@@ -7,7 +7,8 @@
 use std::{fmt, time::Duration};
 
 use inbox_api::{
-    Effect, Lease, Message, Receipt, Recorded, Result, Settled, Settlement, State, Store as _,
+    Effect, Filter, Lease, Message, Receipt, Recorded, Result, Settled, Settlement, State,
+    Store as _,
 };
 
 use crate::{
@@ -368,10 +369,7 @@ impl<'a> Scene<'a> {
         let _ = other.get(first.key()).await?;
         let mut there = 0;
         if self.step == Step::Settle {
-            for message in &self.messages {
-                let record = self.inbox.record(message.key()).await?;
-                there += usize::from(record.state == State::Processed);
-            }
+            there = self.count_processed(first).await?;
         } else {
             for slice in self.messages.chunks(SLICE as usize) {
                 let receipts = other.receive(slice).await?;
@@ -402,11 +400,22 @@ impl<'a> Scene<'a> {
             &finished,
             &expected,
         )?;
-        for message in &self.messages {
-            self.inbox
-                .has_state(message.key(), State::Processed)
-                .await?;
-        }
+        same(
+            &format!("{self}, commit {answer}: how many are processed in the end"),
+            &self.count_processed(first).await?,
+            &self.messages.len(),
+        )?;
         Ok(there)
+    }
+
+    /// Of all messages of its handler, which no other step has.
+    async fn count_processed(&self, first: &Message) -> CaseResult<usize> {
+        let filter = Filter {
+            handler: Some(first.handler().clone()),
+            states: vec![State::Processed],
+            ..Filter::default()
+        };
+        let count = self.inbox.count(&filter).await?;
+        Ok(usize::try_from(count).unwrap_or(usize::MAX))
     }
 }
