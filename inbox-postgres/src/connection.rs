@@ -310,8 +310,11 @@ impl Database {
 
     /// Runs what owns a connection of the pool, in a transaction for instance, and closes it if
     /// that takes too long or is dropped.
-    pub(crate) async fn in_time<T>(&self, work: impl Future<Output = Result<T>>) -> Result<T> {
-        self.in_time_within(self.limit(), work).await
+    pub(crate) fn in_time<T>(
+        &self,
+        work: impl Future<Output = Result<T>>,
+    ) -> impl Future<Output = Result<T>> {
+        self.in_time_within(self.limit(), work)
     }
 
     /// The same, where not all of the time is left.
