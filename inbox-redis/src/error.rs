@@ -253,8 +253,7 @@ mod tests {
         );
         let kind = DriverKind::Server(ServerErrorKind::ResponseError);
         let words = "Redis server refused to switch database";
-        let refused =
-            |detail: &str| connecting(RedisError::from((kind.clone(), words, detail.to_owned())));
+        let refused = |detail: &str| connecting(RedisError::from((kind, words, detail.to_owned())));
         let busy =
             "Redis is busy running a script. You can only call SCRIPT KILL or SHUTDOWN NOSAVE.";
         assert_eq!(refused(busy).kind(), ErrorKind::Unavailable);

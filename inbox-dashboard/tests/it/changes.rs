@@ -436,7 +436,7 @@ async fn a_pause_that_is_made_while_a_command_begins_is_there_behind_it() {
         let pause = command_pauses::of_command(&paused, &mail);
         assert_eq!(pause.unwrap().command, command);
         command.end(store.as_ref(), &mail).await.unwrap();
-        assert_eq!(store.paused().await.unwrap(), [mail.clone()]);
+        assert_eq!(store.paused().await.unwrap(), std::slice::from_ref(&mail));
     }
 }
 
