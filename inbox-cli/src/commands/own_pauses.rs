@@ -1,4 +1,4 @@
-//! Pauses that a command makes while it works, and ends without ending those of operators.
+//! Pauses that a command makes while it works, and ends without ending those of operators or other commands.
 
 use anyhow::Result;
 use inbox::{HandlerName, Inbox};
@@ -22,7 +22,7 @@ impl OwnPauses {
         }
     }
 
-    /// Pauses these handlers for the command, as well as those who have paused them already.
+    /// Pauses these handlers for the command, also where an operator or another command has paused them already.
     pub(super) async fn begin(
         &mut self,
         store: &dyn Inbox,

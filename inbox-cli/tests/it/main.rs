@@ -19,6 +19,7 @@
 mod copying;
 mod dashboard;
 mod documents;
+mod importing;
 mod input;
 mod interventions;
 #[cfg(feature = "kafka")]

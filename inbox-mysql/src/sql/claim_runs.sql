@@ -59,7 +59,8 @@ FROM (
                         )
                     )), JSON_ARRAY(h.seq))
                 ) */
-                -- Each number takes as much room, which counts them.
+                -- Each number takes as much room, which counts them. The condition fills the variable, and either end
+                -- reads it.
                 /*M! IF(
                     CHAR_LENGTH(@inbox_run := CONCAT('[', LPAD(h.seq, 20, ' '))) <> 21
                     OR h.vanished = 1 OR LEAST(
