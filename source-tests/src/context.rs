@@ -191,7 +191,21 @@ impl<B: Broker> Context<B> {
                 Ok(shelf.accepted().len() >= count)
             })
             .await;
-        waited.map_err(|failure| format!("{failure}: {}", shelf.accepted().len()).into())
+        waited.map_err(|failure| {
+            let accepted = shelf.accepted();
+            let ids: BTreeSet<_> = accepted
+                .iter()
+                .map(|message| message.id().to_string())
+                .collect();
+            let lacking = (0..count).map(id).filter(|id| !ids.contains(id));
+            let lacking: Vec<_> = lacking.take(20).collect();
+            format!(
+                "{failure}: {}, without {}",
+                accepted.len(),
+                lacking.join(", ")
+            )
+            .into()
+        })
     }
 
     pub(crate) async fn until_done(&self, channel: &str) -> Result<(), Failure> {
@@ -301,7 +315,8 @@ pub(crate) fn mapping() -> Result<Mapping, Failure> {
         .ordering_key_from([TextFrom::Header(KEY.into())]))
 }
 
-/// Messages on their way.
+/// Messages on their way. A case that waits for all of them first [finishes](Self::finish), so that it tells a message
+/// that could not be sent from one that never came.
 pub(crate) struct Publishing(JoinHandle<Result<(), Failure>>);
 
 impl Publishing {

@@ -96,6 +96,7 @@ pub use find::{
 pub use harmed::HarmedServer;
 pub use kind::{Kind, UnknownKind};
 pub use server::{Origin, Server};
+pub use start_up::START_LIMIT;
 
 /// Whether a Docker engine answers, so that every kind can be had without installing anything.
 #[must_use]

@@ -5,8 +5,9 @@ use std::time::{Duration, Instant};
 
 use crate::kinds::Recipe;
 
-/// Crash recovery and a container's first start take their time, above all on a busy machine.
-const LIMIT: Duration = Duration::from_secs(240);
+/// How long a server may take to start. Crash recovery and a container's first start take their time, above all on a busy
+/// machine. What a test sends to a server that was killed may have to wait as long.
+pub const START_LIMIT: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(30);
 
 /// What is being started.
@@ -26,7 +27,7 @@ pub(crate) fn wait(
     start: &Start<'_>,
     mut alive: impl FnMut() -> Result<(), String>,
 ) -> Result<(), String> {
-    let deadline = Instant::now() + LIMIT;
+    let deadline = Instant::now() + START_LIMIT;
     let is_late = |node: &usize| start.new && recipe.answers_once_formed(*node);
     let (late, early): (Vec<usize>, Vec<usize>) =
         start.nodes.iter().partition(|node| is_late(node));
@@ -57,7 +58,8 @@ fn until(
         match holds {
             Ok(()) => return Ok(()),
             Err(reason) if Instant::now() >= deadline => {
-                return Err(format!("not ready after {} s: {reason}", LIMIT.as_secs()));
+                let limit = START_LIMIT.as_secs();
+                return Err(format!("not ready after {limit} s: {reason}"));
             }
             Err(_) => thread::sleep(POLL),
         }

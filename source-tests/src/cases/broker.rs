@@ -21,8 +21,8 @@ pub(crate) async fn a_kill_in_mid_flow<B: Broker>(c: Context<B>) -> CaseResult {
     c.harm(Harm::Kill).await?;
     sleep(Duration::from_millis(500)).await;
     c.harm(Harm::Start).await?;
-    c.until_stored(&shelf, 300).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 300).await?;
     c.until_done(&channel).await?;
     consumer.stop().await?;
     c.all_is_done(&channel, &shelf, 0..300).await
@@ -56,8 +56,8 @@ pub(crate) async fn a_pause_in_mid_flow<B: Broker>(c: Context<B>) -> CaseResult 
     c.harm(Harm::Pause).await?;
     sleep(Duration::from_secs(3)).await;
     c.harm(Harm::Resume).await?;
-    c.until_stored(&shelf, 200).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 200).await?;
     c.until_done(&channel).await?;
     consumer.stop().await?;
     c.all_is_done(&channel, &shelf, 0..200).await
@@ -74,8 +74,8 @@ async fn cut<B: Broker>(c: &Context<B>) -> Result<(String, Arc<Shelf>), Failure>
         c.until_stored(&shelf, cut * 60).await?;
         c.harm(Harm::Cut).await?;
     }
-    c.until_stored(&shelf, 400).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 400).await?;
     c.until_done(&channel).await?;
     consumer.stop().await?;
     Ok((channel, shelf))

@@ -76,8 +76,8 @@ pub(crate) async fn a_consumer_dropped_at_any_moment<B: Broker>(c: Context<B>) -
         consumer.vanish().await?;
     }
     let consumer = c.consumer(&channel, &shelf)?;
-    c.until_stored(&shelf, 200).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 200).await?;
     c.until_done(&channel).await?;
     consumer.stop().await?;
     c.all_is_done(&channel, &shelf, 0..200).await

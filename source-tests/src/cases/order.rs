@@ -14,8 +14,8 @@ pub(crate) async fn by_key<B: Broker>(c: Context<B>) -> CaseResult {
     let shelf = c.shelf().await?;
     let publishing = c.keep_publishing(&channel, 0..300, Duration::from_millis(5));
     let consumer = c.consumer(&channel, &shelf)?;
-    c.until_stored(&shelf, 300).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 300).await?;
     consumer.stop().await?;
     shelf.in_order()?;
     c.all_is_done(&channel, &shelf, 0..300).await
@@ -51,8 +51,8 @@ async fn come_and_go<B: Broker>(c: &Context<B>) -> Result<(String, Arc<Shelf>), 
     consumers.push(start()?);
     c.until_stored(&shelf, 450).await?;
     consumers.remove(0).vanish().await?;
-    c.until_stored(&shelf, FLOW).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, FLOW).await?;
     c.until_done(&channel).await?;
     for consumer in consumers {
         consumer.stop().await?;

@@ -26,8 +26,8 @@ pub(crate) async fn a_lost_answer_loses_nothing<B: Broker>(c: Context<B>) -> Cas
     shelf.fail([Fault::After, Fault::After]);
     let publishing = c.keep_publishing(&channel, 0..60, std::time::Duration::from_millis(20));
     let consumer = c.consumer(&channel, &shelf)?;
-    c.until_stored(&shelf, 60).await?;
     publishing.finish().await?;
+    c.until_stored(&shelf, 60).await?;
     consumer.stop().await?;
     ensure!(
         shelf.duplicates() > 0,

@@ -17,7 +17,7 @@ use rdkafka::{
     message::OwnedMessage,
 };
 use source_tests::Proxy;
-use test_servers::{Kind, Server, or_skip, require_or_skip};
+use test_servers::{Kind, START_LIMIT, Server, or_skip, require_or_skip};
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome = Result<(), Failure>;
@@ -175,7 +175,7 @@ impl Kafka {
 
     /// Sends these by a producer of their own, which knows nothing of a former topic of the name.
     pub(crate) async fn publish_texts(&self, topic: &str, texts: &[&str]) -> Outcome {
-        let publisher = KafkaPublisher::new(self.connection()).timeout(Duration::from_secs(60));
+        let publisher = KafkaPublisher::new(self.connection()).timeout(START_LIMIT);
         let texts = texts.iter();
         let messages: Vec<_> = texts
             .map(|text| Envelope::new(topic, (*text).to_owned()))
@@ -191,9 +191,9 @@ impl Kafka {
         for message in &mut messages {
             topic.clone_into(&mut message.address);
         }
-        let publisher = self.publisher.get_or_init(|| {
-            KafkaPublisher::new(self.connection()).timeout(Duration::from_secs(60))
-        });
+        let publisher = self
+            .publisher
+            .get_or_init(|| KafkaPublisher::new(self.connection()).timeout(START_LIMIT));
         for answer in publisher.publish(&messages).await {
             answer?;
         }
@@ -265,7 +265,7 @@ impl Kafka {
     }
 
     pub(crate) async fn until(&self, topic: &str, wanted: impl Fn(&[Place]) -> bool) -> Outcome {
-        let deadline = Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + START_LIMIT;
         loop {
             let places = tokio::task::block_in_place(|| self.offsets(topic))?;
             if wanted(&places) {

@@ -14,14 +14,14 @@ use async_nats::jetstream::{
 use inbox_nats::{Connection, NatsOptions, NatsPublisher};
 use inbox_source::{Envelope, Publisher as _};
 use source_tests::Proxy;
-use test_servers::{Kind, Server, or_skip};
+use test_servers::{Kind, START_LIMIT, Server, or_skip};
 use tokio::sync::OnceCell;
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long a server that was just started may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = START_LIMIT;
 /// The one consumer of each stream.
 pub(crate) const CONSUMER: &str = "c";
 pub(crate) const ACK_WAIT: Duration = Duration::from_secs(4);

@@ -16,7 +16,7 @@ use lapin::{
     types::{AMQPValue, FieldTable},
 };
 use source_tests::Proxy;
-use test_servers::{Kind, Server, or_skip};
+use test_servers::{Kind, START_LIMIT, Server, or_skip};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _},
     net::TcpStream,
@@ -27,7 +27,7 @@ pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long a server that was just started may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = START_LIMIT;
 /// How often a quorum queue counts its messages, and longer than it takes.
 const COUNTED: Duration = Duration::from_millis(250);
 const TICK_MS: &str = "100";

@@ -11,7 +11,7 @@ use inbox_redis_streams::{Connection, RedisStreamsOptions, RedisStreamsPublisher
 use inbox_source::{Envelope, Publisher as _};
 use redis::{AsyncConnectionConfig, Cmd, FromRedisValue, Value, cmd};
 use source_tests::Proxy;
-use test_servers::{Kind, Server, or_skip};
+use test_servers::{Kind, START_LIMIT, Server, or_skip};
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
@@ -19,7 +19,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 pub(crate) type Entry = (String, HashMap<String, Vec<u8>>);
 
 /// How long a server that was just started may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = START_LIMIT;
 /// The one group of each stream.
 pub(crate) const GROUP: &str = "g";
 pub(crate) const CLAIM_AFTER: Duration = Duration::from_secs(3);

@@ -13,13 +13,13 @@ use aws_sdk_sqs::{
 use inbox_source::{Envelope, Publisher as _};
 use inbox_sqs::{Connection, SqsOptions, SqsPublisher};
 use source_tests::Proxy;
-use test_servers::{Kind, Server, or_skip};
+use test_servers::{Kind, START_LIMIT, Server, or_skip};
 
 pub(crate) type Failure = Box<dyn StdError + Send + Sync>;
 pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long a server that was just started may need.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = START_LIMIT;
 pub(crate) const VISIBILITY: Duration = Duration::from_secs(4);
 
 pub(crate) struct Sqs {

@@ -6,7 +6,7 @@ use inbox_rabbitmq::{RabbitMqStreamOptions, RabbitMqStreamSource, StreamConnecti
 use inbox_source::{Envelope, Mapping, Source as _};
 use lapin::types::{AMQPValue, FieldTable};
 use source_tests::Proxy;
-use test_servers::{Kind, Server};
+use test_servers::{Kind, START_LIMIT, Server};
 use tokio::time::{Instant, sleep, timeout};
 
 use super::asker::Asker;
@@ -15,7 +15,7 @@ use crate::harness::{Outcome, REMEMBERED, Rabbit, Setup, dead};
 /// The name under which offsets are kept.
 pub(crate) const CONSUMER: &str = "tests";
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = START_LIMIT;
 
 pub(crate) struct Streams {
     pub(crate) rabbit: Rabbit,
