@@ -180,6 +180,37 @@ pub(crate) async fn an_older_inbox_is_migrated(cx: Context) -> CaseResult {
     works(&inbox, &message("new")?).await
 }
 
+/// Defect: workers that are upgraded together take the same step twice, or the second fails at what the first has made.
+pub(crate) async fn many_can_migrate_at_once(cx: Context) -> CaseResult {
+    let inbox = cx.variant(SchemaVariant::Older).await?;
+    let (older, expected) = (inbox.version().await?, inbox.expected_version());
+    let mut tasks = Vec::new();
+    for connection in inbox.connections(6).await? {
+        tasks.push(tokio::spawn(async move {
+            super::concurrency::persist(|| connection.migrate()).await
+        }));
+    }
+    let mut changes = 0;
+    for task in tasks {
+        let migration = task.await??;
+        same("migrate: to", &migration.to, &expected)?;
+        ensure!(
+            migration.from == older || migration.from == Some(expected),
+            "migrate: expected to begin at {older:?} or {expected}, saw {migration:?}"
+        );
+        changes += usize::from(migration.from == older);
+    }
+    ensure!(
+        changes > 0,
+        "migrate: expected that one says it began at {older:?}"
+    );
+    same("exists", &inbox.exists().await?, &true)?;
+    if kept::is_filled(&*inbox).await? {
+        kept::check(&inbox).await?;
+    }
+    works(&inbox, &message("new")?).await
+}
+
 /// Defect: a change of the layout without a step that brings it about.
 pub(crate) async fn a_kept_inbox_answers_as_it_did(cx: Context) -> CaseResult {
     if std::env::var_os(KEEP).is_some() {

@@ -214,6 +214,8 @@ macro_rules! operators {
             an_incomplete_inbox_is_refused:
                 "exists is true only for a complete inbox; create refuses an incomplete one.",
             an_older_inbox_is_migrated: "An older inbox is refused by create and upgraded by migrate.",
+            many_can_migrate_at_once:
+                "Workers that are upgraded together migrate an inbox, whichever of them is first.",
             a_kept_inbox_answers_as_it_did:
                 "What an earlier build of this version has stored means the same to this one.",
             a_newer_inbox_is_refused:

@@ -521,6 +521,8 @@ macro_rules! table {
                     => "schema::setting_up_twice_changes_nothing",
                 set_up_create_loses_a_race: broken::schema::SetsUp(broken::schema::Mistake::CreateLosesARace)
                     => "schema::many_can_set_up_at_once",
+                set_up_migrate_loses_a_race: broken::schema::SetsUp(broken::schema::Mistake::MigrateLosesARace)
+                    => "schema::many_can_migrate_at_once",
                 set_up_migrates_down: broken::schema::SetsUp(broken::schema::Mistake::MigratesDown)
                     => "schema::a_newer_inbox_is_refused",
                 set_up_changes_the_layout: broken::schema::SetsUp(broken::schema::Mistake::ChangesTheLayout)
