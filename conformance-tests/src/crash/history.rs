@@ -13,7 +13,10 @@ use inbox_api::{
 };
 use serde::{Deserialize, Serialize};
 
-use super::log::{Event, What};
+use super::{
+    log::{Event, What},
+    worker::altered,
+};
 use crate::needs::BoxError;
 
 /// One message of a receive.
@@ -209,6 +212,9 @@ pub struct Granted {
     pub finished: u32,
     /// How often the message was replayed, as the claim reports it.
     pub replays: u32,
+    /// What of the message is not as it was sent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub altered: Option<String>,
 }
 
 /// What a begin was told.
@@ -379,6 +385,7 @@ fn granted(leased: &Leased) -> Granted {
         started: leased.attempts.started,
         finished: leased.attempts.finished,
         replays: leased.replays,
+        altered: altered(&leased.message).map(str::to_owned),
     }
 }
 

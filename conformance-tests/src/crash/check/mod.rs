@@ -6,6 +6,7 @@
 //! clock, which may have been moved ([`History::moves`]).
 
 mod clock;
+mod contents;
 mod effects;
 mod interventions;
 mod leases;
@@ -67,6 +68,8 @@ pub enum Rule {
     FinalStaysFinal,
     /// A message that is to be retried, or was deferred, is not handed out before it is due.
     RetryWaits,
+    /// A message is handed out with the content that was sent, and has it at the end.
+    HandedOutWhole,
     /// A claim, a begin and the record at the end tell how often an operator has replayed the message.
     ReplaysTold,
     /// An operator's list has only what is dead, or blocks its ordering key where it asks for that, and all of it, as
@@ -100,7 +103,7 @@ pub enum Rule {
 
 impl Rule {
     /// All rules.
-    pub const ALL: [Self; 24] = [
+    pub const ALL: [Self; 25] = [
         Self::AcceptedOnce,
         Self::DuplicateHasAnOriginal,
         Self::NothingLost,
@@ -114,6 +117,7 @@ impl Rule {
         Self::StateHasACause,
         Self::FinalStaysFinal,
         Self::RetryWaits,
+        Self::HandedOutWhole,
         Self::ReplaysTold,
         Self::ListedAsAsked,
         Self::AttemptsCounted,
@@ -144,6 +148,7 @@ impl Rule {
             Self::StateHasACause => "state-has-a-cause",
             Self::FinalStaysFinal => "final-stays-final",
             Self::RetryWaits => "retry-waits",
+            Self::HandedOutWhole => "handed-out-whole",
             Self::ReplaysTold => "replays-told",
             Self::ListedAsAsked => "listed-as-asked",
             Self::AttemptsCounted => "attempts-counted",
@@ -238,6 +243,7 @@ pub fn check(evidence: &Evidence<'_>) -> Findings {
     checker.purging();
     checker.leases();
     checker.settling();
+    checker.contents();
     checker.interventions();
     checker.ordering();
     checker.claims();

@@ -301,6 +301,15 @@ fn retried_at_once() {
 }
 
 #[test]
+fn another_content_than_was_sent() {
+    let mut run = Run::default()
+        .whole(0, "a")
+        .listed("a", State::Processed, 1, 1);
+    run.altered_by_last_claim();
+    run.breaks(Rule::HandedOutWhole);
+}
+
+#[test]
 fn a_replay_that_nobody_made() {
     let mut run = Run::default()
         .whole(0, "a")

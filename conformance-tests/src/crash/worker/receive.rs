@@ -4,8 +4,8 @@
 use std::{io, time::Duration};
 
 use inbox_api::{
-    Begun, HandlerName, Invalid, Key, Kind, LeaseTerms, Message, MessageId, OrderingKey, Receipt,
-    Result as StoreResult,
+    Begun, ContentType, HandlerName, Invalid, Key, Kind, LeaseTerms, Message, MessageId,
+    OrderingKey, Receipt, Record, Result as StoreResult,
 };
 
 use super::{LEASES, Worker, handlers, pause_after, process, worker_name};
@@ -38,8 +38,13 @@ pub(crate) fn messages(
         .clone(),
         MessageId::new(format!("m{number}"))?,
         Kind::new("crash.test")?,
-        format!("payload of m{number}"),
+        payload(number),
     );
+    if number.is_multiple_of(2) {
+        message = message
+            .with_content_type(ContentType::new("text/plain")?)
+            .with_header("number", number.to_string())?;
+    }
     if number.is_multiple_of(3) {
         let key = number / BLOCK * ORDERING_KEYS + number / 3 % ORDERING_KEYS;
         message = message.with_ordering_key(OrderingKey::new(format!("o{key}"))?);
@@ -52,6 +57,68 @@ pub(crate) fn messages(
         message.for_handler(billing.clone()),
         message.for_handler(shipping.clone()),
     ])
+}
+
+/// Empty, any bytes, or long now and then.
+fn payload(number: u64) -> Vec<u8> {
+    let text = format!("payload of m{number}, ");
+    match number % 16 {
+        1 => Vec::new(),
+        2 => (0..=u8::MAX).chain(text.bytes()).collect(),
+        3 => text.repeat(150).into_bytes(),
+        _ => text.into_bytes(),
+    }
+}
+
+/// What of a message is not as [`messages`] made it. Nothing of one that it did not make.
+pub(crate) fn altered(message: &Message) -> Option<&'static str> {
+    let sent = sent_as(message.key())?;
+    let parts = [
+        ("its kind", sent.kind() == message.kind()),
+        ("its payload", sent.payload() == message.payload()),
+        (
+            "its content type",
+            sent.content_type() == message.content_type(),
+        ),
+        ("its headers", sent.headers() == message.headers()),
+        (
+            "its ordering key",
+            sent.ordering_key() == message.ordering_key(),
+        ),
+    ];
+    parts
+        .into_iter()
+        .find_map(|(part, is_same)| (!is_same).then_some(part))
+}
+
+/// The same of a record without its payload.
+pub(crate) fn altered_record(record: &Record) -> Option<&'static str> {
+    let sent = sent_as(&record.key)?;
+    let length = u64::try_from(sent.payload().len()).ok();
+    let parts = [
+        ("its kind", sent.kind() == &record.kind),
+        (
+            "its payload",
+            length == record.payload_bytes && sent.fingerprint() == record.fingerprint,
+        ),
+        (
+            "its content type",
+            sent.content_type() == record.content_type.as_ref(),
+        ),
+        ("its headers", sent.headers() == &record.headers),
+        (
+            "its ordering key",
+            sent.ordering_key() == record.ordering_key.as_ref(),
+        ),
+    ];
+    parts
+        .into_iter()
+        .find_map(|(part, is_same)| (!is_same).then_some(part))
+}
+
+fn sent_as(key: &Key) -> Option<Message> {
+    let all = messages(number_of(key)?, &handlers().ok()?).ok()?;
+    all.into_iter().find(|message| message.key() == key)
 }
 
 /// The number of a key that [`messages`] made.
@@ -170,4 +237,44 @@ async fn receive(
     worker
         .call(asked, points, call, |receipts| Answered::receipts(receipts))
         .await
+}
+
+#[cfg(test)]
+mod tests {
+    use inbox_api::{Filter, Operate as _, Page, Schema as _, Store as _};
+    use inbox_memory::{MemoryOptions, MemoryStore};
+
+    use super::*;
+
+    #[tokio::test]
+    async fn what_is_not_as_it_was_sent_is_seen() {
+        let store = MemoryStore::with(MemoryOptions::new());
+        store.create().await.unwrap();
+        let both = handlers().unwrap();
+        let all = (0..32).flat_map(|number| messages(number, &both).unwrap());
+        let all: Vec<Message> = all.collect();
+        store.receive(&all).await.unwrap();
+        assert!(all.iter().all(|message| altered(message).is_none()));
+        let list = async || {
+            let listing = store.list(&Filter::default(), &Page::first(100)).await;
+            listing.unwrap().records
+        };
+        assert_eq!(list().await.len(), all.len());
+        assert!(
+            list()
+                .await
+                .iter()
+                .all(|record| altered_record(record).is_none())
+        );
+
+        let other = Message::new(
+            both[0].clone(),
+            all[0].id().clone(),
+            all[0].kind().clone(),
+            "another",
+        );
+        assert_eq!(altered(&other), Some("its payload"));
+        let nobody = HandlerName::new("nobody").unwrap();
+        assert_eq!(altered(&other.for_handler(nobody)), None);
+    }
 }

@@ -162,6 +162,7 @@ impl Run {
             ordering_key: self.ordering_key.clone(),
             started,
             finished,
+            altered: None,
         }
     }
 
@@ -387,12 +388,21 @@ impl Run {
 
     /// The last claim told of so many replays.
     pub(super) fn told_last_claim(&mut self, replays: u32) {
+        self.last_granted().replays = replays;
+    }
+
+    /// What the last claim got has another payload than was sent.
+    pub(super) fn altered_by_last_claim(&mut self) {
+        self.last_granted().altered = Some("its payload".into());
+    }
+
+    fn last_granted(&mut self) -> &mut Granted {
         let mut answers = self.history.calls.iter_mut().rev();
         let granted = answers.find_map(|call| match &mut call.answered {
             Some(Answered::Claims { granted, .. }) => granted.last_mut(),
             _ => None,
         });
-        granted.unwrap().replays = replays;
+        granted.unwrap()
     }
 
     /// Whether the record that was listed last blocks its ordering key, whatever it was settled as.

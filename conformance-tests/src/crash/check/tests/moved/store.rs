@@ -209,6 +209,7 @@ impl Store {
             started: message.started,
             finished: message.finished,
             replays: 0,
+            altered: None,
         };
         let answer = Answered::Claims {
             granted: vec![granted],

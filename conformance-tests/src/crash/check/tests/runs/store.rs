@@ -280,6 +280,7 @@ impl Store {
                 started: message.started + u32::from(!counts),
                 finished: message.finished,
                 replays: message.replays,
+                altered: None,
             });
             known.push((index, token));
         }
