@@ -112,6 +112,14 @@ pub(crate) struct Parts {
     pub(crate) bytes: usize,
 }
 
+impl Parts {
+    /// Of a FIFO queue.
+    pub(crate) fn group(&self) -> Option<&str> {
+        let (_, group) = self.fifo.as_ref()?;
+        Some(group)
+    }
+}
+
 /// Leaves out the message's own headers that would stand for what it has elsewhere, and one that would be the key of a
 /// message that has none.
 pub(crate) fn parts(envelope: &Envelope, is_fifo: bool) -> Result<Parts, BuildError> {

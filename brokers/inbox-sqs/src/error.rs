@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fmt};
 
 use aws_sdk_sqs::{
+    config::http::HttpResponse,
     error::{ProvideErrorMetadata, SdkError},
     types::BatchResultErrorEntry,
 };
@@ -31,6 +32,11 @@ const ACCESS: [&str; 6] = [
     "InvalidSecurity",
     "SignatureDoesNotMatch",
 ];
+
+/// What SQS takes of one message at most, with its attributes. An emulator may take more.
+const MAX_MESSAGE: usize = 1024 * 1024;
+/// The status of HTTP for a request of too many bytes.
+const TOO_LARGE: u16 = 413;
 
 fn is_one(code: &str, of: &[&str]) -> bool {
     of.iter().any(|one| code.contains(one))
@@ -64,8 +70,13 @@ where
     }
 }
 
-/// The same, of a request that publishes: what concerns the account or the queue passes.
-pub(crate) fn unpublished<E, R>(doing: &str, error: &SdkError<E, R>) -> SourceError
+/// The same, of a request that publishes: what concerns the account or the queue passes. A message of more `bytes` than
+/// SQS takes goes in a request of its own, and what is in front of a queue may refuse that in words of its own.
+pub(crate) fn unpublished<E>(
+    doing: &str,
+    error: &SdkError<E, HttpResponse>,
+    bytes: usize,
+) -> SourceError
 where
     E: ProvideErrorMetadata,
 {
@@ -73,8 +84,13 @@ where
     let code = error
         .as_service_error()
         .and_then(ProvideErrorMetadata::code);
-    match code.is_some_and(|code| is_one(code, &MESSAGE)) {
-        true => failure,
+    let is_of = |codes| code.is_some_and(|code| is_one(code, codes));
+    let status = error
+        .raw_response()
+        .map(|response| response.status().as_u16());
+    let is_refused = status == Some(TOO_LARGE) || is_of_content(error) && !is_of(&QUEUE);
+    match is_of(&MESSAGE) || bytes > MAX_MESSAGE && is_refused {
+        true => SourceError::permanent(failure.to_string()),
         false => SourceError::transient(failure.to_string()),
     }
 }
@@ -154,10 +170,7 @@ pub(crate) fn again(error: &SourceError) -> SourceError {
 
 #[cfg(test)]
 mod tests {
-    use aws_sdk_sqs::{
-        config::http::HttpResponse, error::ErrorMetadata,
-        operation::send_message_batch::SendMessageBatchError,
-    };
+    use aws_sdk_sqs::{error::ErrorMetadata, operation::send_message_batch::SendMessageBatchError};
 
     use super::*;
 
@@ -188,11 +201,25 @@ mod tests {
                 "{code}"
             );
             assert_eq!(
-                unpublished("publishing", &error).is_transient(),
+                unpublished("publishing", &error, 1).is_transient(),
                 of_message,
                 "{code}"
             );
         }
+    }
+
+    #[test]
+    fn a_message_that_no_queue_takes_is_a_dead_letter_whatever_the_refusal_is_called() {
+        let large = |error| unpublished("publishing", &error, MAX_MESSAGE + 1).is_transient();
+        assert!(!large(answer("InvalidAction")));
+        for code in ["QueueDoesNotExist", "AccessDenied", "Throttling"] {
+            assert!(large(answer(code)), "{code}");
+        }
+        let small = unpublished("publishing", &answer("InvalidAction"), MAX_MESSAGE);
+        assert!(small.is_transient());
+        // A proxy's answer is none of the service's.
+        let refused = HttpResponse::new(TOO_LARGE.try_into().unwrap(), "".into());
+        assert!(!large(SdkError::response_error("unreadable", refused)));
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The way out: messages that the service has confirmed.
 
-use std::{fmt, time::Duration};
+use std::{collections::HashSet, fmt, time::Duration};
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
 use futures_util::future::join_all;
@@ -22,6 +22,8 @@ const DOING: &str = "publishing";
 const MAX_BYTES: usize = 256 * 1024;
 
 type Outcome<T> = std::result::Result<T, SourceError>;
+/// A message, and its place among those of the call.
+type Placed = (usize, Parts);
 
 /// Sends messages to the queues that they are addressed to by name.
 ///
@@ -35,8 +37,9 @@ type Outcome<T> = std::result::Result<T, SourceError>;
 /// A queue that is not there is a transient error: it may be made again. A message that the service refuses for what is
 /// in it, or for its size, is a permanent one.
 ///
-/// Messages of one call go in requests of ten: to a FIFO queue one after the other, up to the first that fails; to a
-/// standard queue all at once. A request may fail for some of its messages and not for others.
+/// Messages of one call go in requests of ten: to a standard queue all at once, to a FIFO queue one after the other,
+/// without those of a group of which one has failed, and up to a request that fails as a whole. A request may fail for
+/// some of its messages and not for others.
 pub struct SqsPublisher {
     connection: Connection,
     limit: Duration,
@@ -100,6 +103,7 @@ impl SqsPublisher {
     /// What is not confirmed, by its place.
     async fn request(&self, queue: &str, batch: Vec<Parts>) -> Outcome<Vec<(usize, SourceError)>> {
         let count = batch.len();
+        let bytes = batch.iter().map(|parts| parts.bytes).sum();
         let mut entries = Vec::with_capacity(count);
         for (id, parts) in batch.into_iter().enumerate() {
             let mut entry = Entry::builder()
@@ -117,60 +121,88 @@ impl SqsPublisher {
             .queue_url(self.connection.queue_url(queue))
             .set_entries(Some(entries));
         let answer = request.send().await;
-        let answer = answer.map_err(|error| unpublished(DOING, &error))?;
+        let answer = answer.map_err(|error| unpublished(DOING, &error, bytes))?;
         let confirmed = answer.successful.iter().map(|entry| entry.id.as_str());
         Ok(unconfirmed(DOING, count, confirmed, &answer.failed))
     }
 
-    /// The messages of one queue, by their places among all. Those behind one that failed are not sent to a FIFO queue.
+    /// The messages of one queue, by their places among all.
     async fn send_all(
         &self,
         queue: &str,
-        messages: Vec<(usize, Parts)>,
+        messages: Vec<Placed>,
         until: Instant,
     ) -> Vec<(usize, Outcome<()>)> {
-        let is_fifo = queue.ends_with(".fifo");
-        let mut requests = Vec::new();
-        let mut failed = false;
-        let mut answers = Vec::new();
-        for (places, batch) in batches(messages) {
-            if failed {
-                let behind = || Err(transient(DOING, "one before it failed"));
-                answers.extend(places.into_iter().map(|place| (place, behind())));
+        if is_fifo(queue) {
+            return self.send_in_order(queue, messages, until).await;
+        }
+        let requests = batches(messages).into_iter().map(async |batch| {
+            let (places, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let answers = self.send(queue, batch, until).await;
+            places.into_iter().zip(answers).collect::<Vec<_>>()
+        });
+        join_all(requests).await.into_iter().flatten().collect()
+    }
+
+    /// Those of a group that are behind one that failed are not sent, nor is anything behind a request that failed as a
+    /// whole: the service is away.
+    async fn send_in_order(
+        &self,
+        queue: &str,
+        messages: Vec<Placed>,
+        until: Instant,
+    ) -> Vec<(usize, Outcome<()>)> {
+        let mut failed_groups: HashSet<String> = HashSet::new();
+        let mut is_away = false;
+        let mut answers = Vec::with_capacity(messages.len());
+        for batch in batches(messages) {
+            let (behind, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|(_, parts)| {
+                is_away
+                    || parts
+                        .group()
+                        .is_some_and(|group| failed_groups.contains(group))
+            });
+            let failed = || Err(transient(DOING, "one before it failed"));
+            answers.extend(behind.into_iter().map(|(place, _)| (place, failed())));
+            if batch.is_empty() {
                 continue;
             }
-            let request = async move {
-                let answers = self.send(queue, batch, until).await;
-                places.into_iter().zip(answers).collect::<Vec<_>>()
-            };
-            if is_fifo {
-                let answered = request.await;
-                failed = answered.iter().any(|(_, answer)| answer.is_err());
-                answers.extend(answered);
-            } else {
-                requests.push(request);
+            let groups = batch
+                .iter()
+                .map(|(_, parts)| parts.group().map(str::to_owned));
+            let groups: Vec<_> = groups.collect();
+            let (places, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
+            let answered = self.send(queue, batch, until).await;
+            is_away = answered
+                .iter()
+                .all(|answer| matches!(answer, Err(error) if error.is_transient()));
+            for (group, answer) in groups.into_iter().zip(&answered) {
+                failed_groups.extend(group.filter(|_| answer.is_err()));
             }
+            answers.extend(places.into_iter().zip(answered));
         }
-        answers.extend(join_all(requests).await.into_iter().flatten());
         answers
     }
 }
 
+fn is_fifo(queue: &str) -> bool {
+    queue.ends_with(".fifo")
+}
+
 /// Requests of ten, and of so many bytes.
-fn batches(messages: Vec<(usize, Parts)>) -> Vec<(Vec<usize>, Vec<Parts>)> {
-    let mut batches: Vec<(Vec<usize>, Vec<Parts>)> = Vec::new();
+fn batches(messages: Vec<Placed>) -> Vec<Vec<Placed>> {
+    let mut batches: Vec<Vec<Placed>> = Vec::new();
     let mut bytes = 0;
-    for (place, parts) in messages {
-        let size = parts.bytes;
+    for placed in messages {
+        let size = placed.1.bytes;
         match batches.last_mut() {
-            Some((places, batch)) if batch.len() < BATCH && bytes + size <= MAX_BYTES => {
+            Some(batch) if batch.len() < BATCH && bytes + size <= MAX_BYTES => {
                 bytes += size;
-                places.push(place);
-                batch.push(parts);
+                batch.push(placed);
             }
             _ => {
                 bytes = size;
-                batches.push((vec![place], vec![parts]));
+                batches.push(vec![placed]);
             }
         }
     }
@@ -181,7 +213,7 @@ impl Publisher for SqsPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Outcome<()>> {
         let until = Instant::now() + self.limit;
         let mut answers: Vec<_> = messages.iter().map(|_| Err(late(DOING))).collect();
-        let mut queues: Vec<(&str, Vec<(usize, Parts)>)> = Vec::new();
+        let mut queues: Vec<(&str, Vec<Placed>)> = Vec::new();
         for (place, message) in messages.iter().enumerate() {
             let queue = message.address.as_str();
             if !is_name(queue) {
@@ -189,7 +221,7 @@ impl Publisher for SqsPublisher {
                 answers[place] = Err(SourceError::permanent(text));
                 continue;
             }
-            let parts = match parts(message, queue.ends_with(".fifo")) {
+            let parts = match parts(message, is_fifo(queue)) {
                 Ok(parts) => parts,
                 Err(error) => {
                     answers[place] = Err(transient(DOING, error));
@@ -253,7 +285,7 @@ mod tests {
         let counts = |sizes: &[usize]| {
             let all = sizes.iter().map(|size| sized(*size)).enumerate();
             let batches = batches(all.collect());
-            let counts = batches.iter().map(|(_, batch)| batch.len());
+            let counts = batches.iter().map(Vec::len);
             counts.collect::<Vec<_>>()
         };
         assert_eq!(counts(&[1; 25]), [10, 10, 5]);
