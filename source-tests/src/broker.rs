@@ -1,12 +1,9 @@
 //! What the suite needs of a broker.
-//!
-//! (Added since the first version: `address` and `attach`, both provided, for runs that kill
-//! consumers as processes; and [`NotOffered`], for a harm that cannot be done.)
 
-use std::{error::Error as StdError, fmt};
+use std::{convert::Infallible, error::Error as StdError, fmt, time::Duration};
 
 use async_trait::async_trait;
-use inbox::receiver::{Envelope, Mapping, Source};
+use inbox::receiver::{Envelope, Mapping, Publisher, Source, SourceError};
 
 /// Any failure of a broker or its client, which ends the case. [`NotOffered`] says that it cannot be
 /// checked here.
@@ -25,6 +22,16 @@ impl fmt::Display for NotOffered {
 
 impl StdError for NotOffered {}
 
+/// The [publisher](Broker::Publisher) of a broker that has none under test. There is no value of it.
+#[derive(Clone, Copy, Debug)]
+pub struct NoPublisher(Infallible);
+
+impl Publisher for NoPublisher {
+    async fn publish(&self, _: &[Envelope]) -> Vec<Result<(), SourceError>> {
+        match self.0 {}
+    }
+}
+
 /// A broker under test: how to send to it, how to open a source, and how to harm it.
 ///
 /// A case gets a *channel* of its own (a queue, a topic, a stream), made empty by
@@ -35,6 +42,9 @@ impl StdError for NotOffered {}
 pub trait Broker: Send + Sync + 'static {
     /// The source under test.
     type Source: Source + 'static;
+
+    /// The publisher under test; [`NoPublisher`] where there is only a source.
+    type Publisher: Publisher;
 
     /// What the broker is able to do, which decides which cases apply.
     fn abilities(&self) -> Abilities;
@@ -60,6 +70,18 @@ pub trait Broker: Send + Sync + 'static {
     /// # Errors
     /// When the mapping does not fit the broker.
     fn source(&self, channel: &str, mapping: Mapping) -> Result<Self::Source, Failure>;
+
+    /// A publisher, not yet connected, each of whose calls takes at most `limit`. Its connections are cut by
+    /// [`Harm::Cut`], as those of sources are.
+    ///
+    /// # Errors
+    /// [`NotOffered`] where there is none: its cases are not checked.
+    fn publisher(&self, limit: Duration) -> Result<Self::Publisher, Failure>;
+
+    /// The address that brings a publisher's message to the channel. Provided: the channel's name.
+    fn destination(&self, channel: &str) -> String {
+        channel.to_owned()
+    }
 
     /// How many messages the broker still has for the channel's consumers: not delivered, or
     /// delivered and not acknowledged.
@@ -131,7 +153,7 @@ pub struct Abilities {
     pub max_payload: usize,
     /// How long a consumer that vanished without a word keeps its deliveries, at most, as the source
     /// is set up here.
-    pub redelivery: std::time::Duration,
+    pub redelivery: Duration,
 }
 
 /// What is done to a broker.
@@ -145,6 +167,6 @@ pub enum Harm {
     Pause,
     /// Lets it go on.
     Resume,
-    /// Closes or resets the connections of all consumers, the broker itself staying up.
+    /// Closes or resets the connections of all consumers and publishers, the broker itself staying up.
     Cut,
 }

@@ -1,7 +1,8 @@
-//! Conformance suite for inbox sources: the rules of [`Source`](inbox::receiver::Source) and
+//! Conformance suite for inbox sources and publishers: the rules of [`Source`](inbox::receiver::Source) and
 //! [`Delivery`](inbox::receiver::Delivery), each a case ([`CASES`]) that drives the source under test
 //! through a real [`Receiver`](inbox::Receiver), into a store that blocks, fails, answers late, or loses
-//! its answer, from a real broker that is killed, paused and cut off.
+//! its answer, from a real broker that is killed, paused and cut off; and those of
+//! [`Publisher`](inbox::receiver::Publisher), to the same broker.
 //!
 //! # For a source of your own
 //! Add this crate as a dev-dependency and implement [`Broker`]: how to make a channel, send to it, open a
@@ -28,6 +29,7 @@
 //! - [`Broker::publish`] returns when the broker has the messages; otherwise the cases of order and loss mean nothing.
 //! - [`Broker::outstanding`] counts what is delivered and not acknowledged, too: the cases that look for
 //!   acknowledgements that come too early go by it.
+//! - Without a publisher, [`Broker::Publisher`] is [`NoPublisher`], and the cases of the group `publishing` are not checked.
 //! - [`Abilities::redelivery`] should be short, a second or two, as cases wait for it.
 //! - With [`Broker::address`] and [`Broker::attach`], parts of a run are processes of their own, which are killed:
 //!   [`chaos`], [`outbox`].
@@ -48,9 +50,9 @@ mod process;
 mod proxy;
 mod shelf;
 
-pub use broker::{Abilities, Broker, Failure, Harm, NotOffered};
+pub use broker::{Abilities, Broker, Failure, Harm, NoPublisher, NotOffered};
 pub use case::{Brokers, Case, Need, TestFailure, Verdict, run, test};
 pub use context::PATIENCE;
 pub use list::CASES;
-pub use memory::{MemoryBroker, MemoryDelivery, MemoryKind, MemorySource};
+pub use memory::{MemoryBroker, MemoryDelivery, MemoryKind, MemoryPublisher, MemorySource};
 pub use proxy::Proxy;

@@ -172,6 +172,17 @@ register! { $
         payloads(false): "Payloads that are empty, random bytes or as large as may be arrive byte for byte.",
         headers(false): "Odd names and values of headers harm nothing, and what comes after them arrives.",
     }
+    publishing {
+        what_is_confirmed_arrives(false): "A publisher answers for each message of a call, and what it confirms arrives.",
+        in_the_order_of_its_key(false, OrderByKey): "What a publisher sends arrives in the order of its key.",
+        calls_at_once(false): "A publisher may be called many times at once.",
+        a_call_dropped_at_any_moment(false): "A call of a publisher can be dropped at any await point: it answers for the next one as if there had been none.",
+        one_that_is_too_large(false): "A message that the broker will never take is an error for good, and those next to it are confirmed.",
+        a_destination_that_is_missing(false): "A destination that is not there is an error that may pass, and what goes elsewhere is confirmed.",
+        an_outage_of_the_broker(true): "What is confirmed outlives a kill of the broker. While it is away calls fail in time, with errors that may pass, and the publisher goes on when it is back.",
+        a_broker_that_stands_still(true): "While the broker stands still calls fail in time, with errors that may pass, and the publisher goes on when it does.",
+        connections_that_are_cut(true): "A publisher whose connections are cut goes on, and what it confirms arrives.",
+    }
     consumers {
         two_sources_in_one_process(false): "Two sources in one process have each their own messages, and one goes on when the other ends.",
         an_abandoned_wait_loses_nothing(false): "Waiting for a delivery can be abandoned at any await point: none is lost, and none comes twice.",

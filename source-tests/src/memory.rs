@@ -11,7 +11,10 @@ use std::{
 use async_trait::async_trait;
 use inbox::{
     Message,
-    receiver::{Delivery, Envelope, Flow, Mapping, Positions, Raw, Rejection, Source, SourceError},
+    receiver::{
+        Delivery, Envelope, Flow, Mapping, Positions, Publisher, Raw, Rejection, Source,
+        SourceError,
+    },
 };
 use tokio::{
     sync::Notify,
@@ -264,6 +267,7 @@ impl Channel {
 #[async_trait]
 impl Broker for MemoryBroker {
     type Source = MemorySource;
+    type Publisher = MemoryPublisher;
 
     fn abilities(&self) -> Abilities {
         let is_log = self.0.kind == MemoryKind::Log;
@@ -340,6 +344,13 @@ impl Broker for MemoryBroker {
         })
     }
 
+    fn publisher(&self, limit: Duration) -> Result<MemoryPublisher, Failure> {
+        Ok(MemoryPublisher {
+            broker: self.clone(),
+            limit,
+        })
+    }
+
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {
         let state = self.0.lock();
         let channel = state.channels.get(channel).ok_or("no such channel")?;
@@ -397,6 +408,43 @@ impl MemoryBroker {
             envelope,
             partition,
             fate: Fate::Ready,
+        }
+    }
+}
+
+/// The publisher of a [`MemoryBroker`].
+#[derive(Debug)]
+pub struct MemoryPublisher {
+    broker: MemoryBroker,
+    limit: Duration,
+}
+
+impl MemoryPublisher {
+    fn put(&self, state: &mut State, message: &Envelope) -> Result<(), SourceError> {
+        if !state.is_up {
+            return Err(lost());
+        }
+        if message.payload.len() > MAX_PAYLOAD {
+            return Err(SourceError::permanent("the message is too large"));
+        }
+        let missing = || SourceError::transient("no such channel");
+        let channel = state.channels.get_mut(&message.address);
+        let entries = &mut channel.ok_or_else(missing)?.entries;
+        let entry = self.broker.entry(&message.address, message, entries.len());
+        entries.push(entry);
+        Ok(())
+    }
+}
+
+impl Publisher for MemoryPublisher {
+    async fn publish(&self, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
+        let put = |state: &mut State| -> Vec<_> {
+            let all = messages.iter();
+            all.map(|message| self.put(state, message)).collect()
+        };
+        match timeout(self.limit, self.broker.0.ask(put)).await {
+            Ok(answers) => answers,
+            Err(_) => messages.iter().map(|_| Err(lost())).collect(),
         }
     }
 }

@@ -8,4 +8,5 @@ pub(crate) mod hostile;
 pub(crate) mod mapping;
 pub(crate) mod order;
 pub(crate) mod poison;
+pub(crate) mod publishing;
 pub(crate) mod store;

@@ -5,7 +5,7 @@ use std::{
     collections::VecDeque,
     sync::{
         Arc, Mutex,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -14,11 +14,11 @@ use async_trait::async_trait;
 use futures_util::FutureExt as _;
 use inbox::{
     Message, MessageId,
-    receiver::{Delivery, Envelope, Flow, Mapping, Raw, Rejection, Source, SourceError},
+    receiver::{Delivery, Envelope, Flow, Mapping, Publisher, Raw, Rejection, Source, SourceError},
 };
 use source_tests::{
     Abilities, Broker, CASES, Failure, Harm, MemoryBroker, MemoryDelivery, MemoryKind,
-    MemorySource, Verdict, run,
+    MemoryPublisher, MemorySource, Verdict, run,
 };
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,6 +40,18 @@ enum Defect {
     FailsForGoodOnCut,
     TakesAnyMapping,
     KeepsOtherBytes,
+    ConfirmsAtOnce,
+    AnswersForTheWholeCall,
+    TriesForeverWhatIsTooLarge,
+    GivesUpInAnOutage,
+    GivesUpWithoutADestination,
+    HasNoTimeLimit,
+    SendsTheLastFirst,
+    TakesOneCallAtATime,
+    AnswersForADroppedCall,
+    AnswersOnceTooOften,
+    TellsPayloads,
+    StaysCutOff,
     /// None: a source may be slow.
     IsSlow,
 }
@@ -66,6 +78,7 @@ impl Dead {
 #[async_trait]
 impl Broker for Broken {
     type Source = BrokenSource;
+    type Publisher = BrokenPublisher;
 
     fn abilities(&self) -> Abilities {
         self.broker.abilities()
@@ -97,6 +110,20 @@ impl Broker for Broken {
         })
     }
 
+    fn publisher(&self, limit: Duration) -> Result<BrokenPublisher, Failure> {
+        let limit = match self.defect {
+            Defect::HasNoTimeLimit => Duration::from_secs(600),
+            _ => limit,
+        };
+        Ok(BrokenPublisher {
+            publisher: Arc::new(self.broker.publisher(limit)?),
+            defect: self.defect,
+            dead: Arc::clone(&self.dead),
+            is_called: Arc::default(),
+            left: Mutex::default(),
+        })
+    }
+
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {
         self.broker.outstanding(channel).await
     }
@@ -112,6 +139,84 @@ impl Broker for Broken {
     async fn harm(&self, harm: Harm) -> Result<(), Failure> {
         self.dead.cuts.fetch_add(1, Ordering::SeqCst);
         self.broker.harm(harm).await
+    }
+}
+
+struct BrokenPublisher {
+    publisher: Arc<MemoryPublisher>,
+    defect: Defect,
+    dead: Arc<Dead>,
+    is_called: Arc<AtomicBool>,
+    /// Answers of calls that were dropped.
+    left: Mutex<Vec<Answer>>,
+}
+
+type Answer = Result<(), SourceError>;
+
+impl Publisher for BrokenPublisher {
+    async fn publish(&self, messages: &[Envelope]) -> Vec<Answer> {
+        let transient = || Err(SourceError::transient("not now"));
+        match self.defect {
+            Defect::ConfirmsAtOnce => {
+                let (publisher, all) = (Arc::clone(&self.publisher), messages.to_vec());
+                tokio::spawn(async move { publisher.publish(&all).await });
+                return messages.iter().map(|_| Ok(())).collect();
+            }
+            Defect::SendsTheLastFirst => {
+                let last_first: Vec<_> = messages.iter().rev().cloned().collect();
+                return self.publisher.publish(&last_first).await;
+            }
+            Defect::TakesOneCallAtATime => {
+                if self.is_called.swap(true, Ordering::SeqCst) {
+                    return messages.iter().map(|_| Ok(())).collect();
+                }
+                tokio::time::sleep(Duration::from_millis(20)).await;
+            }
+            Defect::AnswersForADroppedCall => {
+                // What an earlier call has left is taken for an answer to this one.
+                if let Ok(mut left) = self.left.lock()
+                    && left.len() >= messages.len()
+                    && !messages.is_empty()
+                {
+                    return left.drain(..messages.len()).collect();
+                }
+                if let Ok(mut left) = self.left.lock() {
+                    left.extend(messages.iter().map(|_| Ok(())));
+                }
+                tokio::time::sleep(Duration::from_millis(2)).await;
+                if let Ok(mut left) = self.left.lock() {
+                    left.clear();
+                }
+            }
+            Defect::StaysCutOff if self.dead.cuts() > 0 => {
+                return messages.iter().map(|_| transient()).collect();
+            }
+            _ => {}
+        }
+        let mut answers = self.publisher.publish(messages).await;
+        self.is_called.store(false, Ordering::SeqCst);
+        let has_failed = answers.iter().any(Result::is_err);
+        match self.defect {
+            Defect::AnswersForTheWholeCall if has_failed => {
+                answers.iter_mut().for_each(|answer| *answer = transient());
+            }
+            Defect::AnswersOnceTooOften => answers.push(Ok(())),
+            _ => {}
+        }
+        for (message, answer) in messages.iter().zip(&mut answers) {
+            let Err(error) = answer else { continue };
+            let is_large = message.payload.len() > 1_000_000;
+            let is_missing = message.address.starts_with("missing");
+            let payload = String::from_utf8_lossy(&message.payload);
+            *error = match self.defect {
+                Defect::TriesForeverWhatIsTooLarge if is_large => SourceError::transient("no"),
+                Defect::GivesUpWithoutADestination if is_missing => SourceError::permanent("no"),
+                Defect::GivesUpInAnOutage => SourceError::permanent("no"),
+                Defect::TellsPayloads => SourceError::transient(format!("not sent: {payload}")),
+                _ => continue,
+            };
+        }
+        answers
     }
 }
 
@@ -367,6 +472,18 @@ broken! {
     fails_for_good_when_it_is_cut: Queue, FailsForGoodOnCut => "broker::a_kill_in_mid_flow";
     takes_any_mapping: Queue, TakesAnyMapping => "mapping::an_unstable_position_is_refused";
     keeps_other_bytes: Queue, KeepsOtherBytes => "poison::it_is_kept_with_its_bytes";
+    confirms_at_once: Queue, ConfirmsAtOnce => "publishing::an_outage_of_the_broker";
+    answers_for_the_whole_call: Queue, AnswersForTheWholeCall => "publishing::one_that_is_too_large";
+    tries_forever_what_is_too_large: Queue, TriesForeverWhatIsTooLarge => "publishing::one_that_is_too_large";
+    gives_up_in_an_outage: Queue, GivesUpInAnOutage => "publishing::an_outage_of_the_broker";
+    gives_up_without_a_destination: Queue, GivesUpWithoutADestination => "publishing::a_destination_that_is_missing";
+    has_no_time_limit: Queue, HasNoTimeLimit => "publishing::a_broker_that_stands_still";
+    sends_the_last_first: Queue, SendsTheLastFirst => "publishing::in_the_order_of_its_key";
+    takes_one_call_at_a_time: Queue, TakesOneCallAtATime => "publishing::calls_at_once";
+    answers_for_a_dropped_call: Queue, AnswersForADroppedCall => "publishing::a_call_dropped_at_any_moment";
+    answers_once_too_often: Queue, AnswersOnceTooOften => "publishing::what_is_confirmed_arrives";
+    tells_payloads: Queue, TellsPayloads => "publishing::an_outage_of_the_broker";
+    stays_cut_off: Queue, StaysCutOff => "publishing::connections_that_are_cut";
 }
 
 /// A case that counts what is handed out must not blame a source for a machine that is slow.

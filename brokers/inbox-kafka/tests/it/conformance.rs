@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::harness::{Kafka, dead};
 use async_trait::async_trait;
-use inbox_kafka::KafkaSource;
+use inbox_kafka::{KafkaPublisher, KafkaSource};
 use inbox_source::{Envelope, Mapping};
 use rdkafka::Message as _;
 use source_tests::{Abilities, Broker, Failure, Harm};
@@ -17,6 +17,7 @@ struct KafkaBroker(Kafka);
 #[async_trait]
 impl Broker for KafkaBroker {
     type Source = KafkaSource;
+    type Publisher = KafkaPublisher;
 
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -48,6 +49,10 @@ impl Broker for KafkaBroker {
 
     fn source(&self, channel: &str, mapping: Mapping) -> Result<KafkaSource, Failure> {
         Ok(KafkaSource::new(self.0.options(channel), mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<KafkaPublisher, Failure> {
+        Ok(self.0.publisher()?.timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

@@ -79,6 +79,11 @@ impl Kafka {
         Ok(Some(kafka))
     }
 
+    /// A publisher whose connections are cut.
+    pub(crate) fn publisher(&self) -> Result<KafkaPublisher, Failure> {
+        Ok(KafkaPublisher::new(self.connection()))
+    }
+
     /// Closes all connections of clients.
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();

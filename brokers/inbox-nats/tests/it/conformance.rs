@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox_nats::NatsSource;
+use inbox_nats::{NatsPublisher, NatsSource};
 use inbox_source::{Envelope, Mapping};
 use source_tests::{Abilities, Broker, Failure, Harm};
 use test_servers::{Kind, Server};
@@ -17,6 +17,7 @@ struct NatsBroker<const CONFIRM: bool>(Nats);
 #[async_trait]
 impl<const CONFIRM: bool> Broker for NatsBroker<CONFIRM> {
     type Source = NatsSource;
+    type Publisher = NatsPublisher;
 
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -51,6 +52,10 @@ impl<const CONFIRM: bool> Broker for NatsBroker<CONFIRM> {
         let options = self.0.options(channel)?.confirm(CONFIRM);
         let options = options.dead_letters(dead(channel))?;
         Ok(NatsSource::new(options, mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<NatsPublisher, Failure> {
+        Ok(self.0.publisher()?.timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

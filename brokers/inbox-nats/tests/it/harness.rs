@@ -124,6 +124,11 @@ impl Nats {
         Ok(options.create(true).ack_wait(ACK_WAIT)?)
     }
 
+    /// A publisher whose connections are cut.
+    pub(crate) fn publisher(&self) -> Outcome<NatsPublisher> {
+        Ok(NatsPublisher::new(connection(&self.address)?))
+    }
+
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();
         Ok(())

@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox_rabbitmq::RabbitMqSource;
+use inbox_rabbitmq::{RabbitMqPublisher, RabbitMqSource};
 use inbox_source::{Envelope, Mapping};
 use source_tests::{Abilities, Broker, Failure, Harm};
 use test_servers::{Kind, Server};
@@ -20,6 +20,7 @@ struct RabbitBroker(Rabbit);
 #[async_trait]
 impl Broker for RabbitBroker {
     type Source = RabbitMqSource;
+    type Publisher = RabbitMqPublisher;
 
     fn abilities(&self) -> Abilities {
         // Without a single active consumer, what a lost one had may come after what the next one gets at once.
@@ -52,6 +53,10 @@ impl Broker for RabbitBroker {
 
     fn source(&self, channel: &str, mapping: Mapping) -> Result<RabbitMqSource, Failure> {
         Ok(RabbitMqSource::new(self.0.options(channel)?, mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<RabbitMqPublisher, Failure> {
+        Ok(self.0.publisher()?.timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

@@ -180,6 +180,11 @@ impl Rabbit {
             .dead_letters(dead(queue))?)
     }
 
+    /// A publisher whose connections are cut.
+    pub(crate) fn publisher(&self) -> Outcome<RabbitMqPublisher> {
+        Ok(RabbitMqPublisher::new(connection(&self.address)?))
+    }
+
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();
         Ok(())

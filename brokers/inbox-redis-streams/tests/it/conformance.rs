@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox_redis_streams::{PAYLOAD, RedisStreamsSource};
+use inbox_redis_streams::{PAYLOAD, RedisStreamsPublisher, RedisStreamsSource};
 use inbox_source::{Envelope, Mapping};
 use source_tests::{Abilities, Broker, Failure, Harm};
 use test_servers::{Kind, Server};
@@ -17,6 +17,7 @@ struct RedisBroker(Redis);
 #[async_trait]
 impl Broker for RedisBroker {
     type Source = RedisStreamsSource;
+    type Publisher = RedisStreamsPublisher;
 
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -49,6 +50,10 @@ impl Broker for RedisBroker {
     fn source(&self, channel: &str, mapping: Mapping) -> Result<RedisStreamsSource, Failure> {
         let options = self.0.options(channel)?.dead_letters(dead(channel))?;
         Ok(RedisStreamsSource::new(options, mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<RedisStreamsPublisher, Failure> {
+        Ok(self.0.publisher()?.timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

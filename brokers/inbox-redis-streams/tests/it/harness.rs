@@ -93,6 +93,11 @@ impl Redis {
         Ok(options.create(true).claim_after(CLAIM_AFTER)?)
     }
 
+    /// A publisher whose connections are cut.
+    pub(crate) fn publisher(&self) -> Outcome<RedisStreamsPublisher> {
+        Ok(RedisStreamsPublisher::new(connection(&self.address)?))
+    }
+
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();
         Ok(())

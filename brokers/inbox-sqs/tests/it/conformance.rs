@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use inbox_source::{Envelope, Mapping};
-use inbox_sqs::{ENCODING, Rejections, SqsSource};
+use inbox_sqs::{ENCODING, Rejections, SqsPublisher, SqsSource};
 use source_tests::{Abilities, Broker, Failure, Harm};
 use test_servers::Server;
 use tokio::task::block_in_place;
@@ -36,6 +36,7 @@ impl SqsBroker {
 #[async_trait]
 impl Broker for SqsBroker {
     type Source = SqsSource;
+    type Publisher = SqsPublisher;
 
     fn abilities(&self) -> Abilities {
         let is_fifo = self.kind == FIFO;
@@ -72,6 +73,14 @@ impl Broker for SqsBroker {
         let rejections = Rejections::DeadLetters(dead(&queue));
         let options = self.server.options(&queue)?.rejections(rejections)?;
         Ok(SqsSource::new(options, mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<SqsPublisher, Failure> {
+        Ok(self.server.publisher()?.timeout(limit))
+    }
+
+    fn destination(&self, channel: &str) -> String {
+        self.queue(channel)
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

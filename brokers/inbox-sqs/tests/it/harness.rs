@@ -89,6 +89,11 @@ impl Sqs {
         Ok(options.visibility(VISIBILITY)?.wait(1)?)
     }
 
+    /// A publisher whose connections are cut.
+    pub(crate) fn publisher(&self) -> Outcome<SqsPublisher> {
+        Ok(SqsPublisher::new(connection(&self.address)?))
+    }
+
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();
         Ok(())

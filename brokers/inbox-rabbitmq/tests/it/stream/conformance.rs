@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use inbox_rabbitmq::RabbitMqStreamSource;
+use inbox_rabbitmq::{RabbitMqPublisher, RabbitMqStreamSource};
 use inbox_source::{Envelope, Mapping};
 use source_tests::{Abilities, Broker, Failure, Harm};
 use test_servers::{Kind, Server};
@@ -22,6 +22,7 @@ struct StreamBroker(Streams);
 #[async_trait]
 impl Broker for StreamBroker {
     type Source = RabbitMqStreamSource;
+    type Publisher = RabbitMqPublisher;
 
     fn abilities(&self) -> Abilities {
         Abilities {
@@ -58,6 +59,10 @@ impl Broker for StreamBroker {
     fn source(&self, channel: &str, mapping: Mapping) -> Result<RabbitMqStreamSource, Failure> {
         let options = self.0.options(channel)?;
         Ok(RabbitMqStreamSource::new(options, mapping)?)
+    }
+
+    fn publisher(&self, limit: Duration) -> Result<RabbitMqPublisher, Failure> {
+        Ok(self.0.rabbit.publisher()?.timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

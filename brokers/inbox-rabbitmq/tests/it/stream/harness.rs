@@ -149,7 +149,8 @@ impl Streams {
 
     pub(crate) fn cut(&self) -> Outcome {
         self.proxy.as_ref().ok_or("there is no proxy")?.cut();
-        Ok(())
+        // Publishers' connections.
+        self.rabbit.cut()
     }
 
     pub(crate) fn harm(
