@@ -128,10 +128,10 @@ impl PostgresHarness {
         schema
     }
 
-    async fn drop_done_with(&self) {
+    async fn drop_done_with(&self, next: &TestSchema) {
         let done_with = std::mem::take(&mut *lock(&self.schemas.done_with));
         for schema in done_with {
-            if schema.remove().await.is_ok() {
+            if schema.remove_over(next).await.is_ok() {
                 lock(&self.schemas.all).retain(|other| !Arc::ptr_eq(other, &schema));
             }
         }
@@ -139,7 +139,6 @@ impl PostgresHarness {
 
     /// A place without an inbox.
     async fn place(&self, settings: &Settings) -> Offered<OneSchema> {
-        self.drop_done_with().await;
         let mut options = self
             .options
             .clone()
@@ -165,7 +164,9 @@ impl PostgresHarness {
             _ => {
                 // Nothing is away; a machine may be slow.
                 options = options.acquire_timeout(SLOW_START);
-                self.fresh_schema(options.connection())
+                let schema = self.fresh_schema(options.connection());
+                self.drop_done_with(&schema).await;
+                schema
             }
         };
         options = schema.inbox_options(&options);
@@ -414,6 +415,7 @@ impl Fixture for OneSchema {
 
 impl Drop for OneSchema {
     fn drop(&mut self) {
+        self.schema.let_go();
         if let Some(schemas) = &self.schemas {
             lock(&schemas.done_with).push(Arc::clone(&self.schema));
         }

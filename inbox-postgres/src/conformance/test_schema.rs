@@ -2,7 +2,10 @@
 
 use std::{
     fmt,
-    sync::atomic::{AtomicI64, Ordering},
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicI64, Ordering},
+    },
     time::Duration,
 };
 
@@ -21,6 +24,9 @@ pub struct TestSchema {
     pub name: SchemaName,
     /// By how much the inbox's clock is ahead, in microseconds.
     ahead: AtomicI64,
+    /// The connection of the last call, for the next one: a case makes several, and a new connection costs the server
+    /// as much as ten statements.
+    idle: Mutex<Option<PgConnection>>,
 }
 
 /// Without the connection's password.
@@ -42,6 +48,7 @@ impl TestSchema {
             connection,
             name: SchemaName::of_plain_text(&name),
             ahead: AtomicI64::new(0),
+            idle: Mutex::default(),
         }
     }
 
@@ -52,6 +59,7 @@ impl TestSchema {
             connection: options.connection().disable_statement_logging(),
             name: options.schema.clone(),
             ahead: AtomicI64::new(0),
+            idle: Mutex::default(),
         }
     }
 
@@ -67,8 +75,25 @@ impl TestSchema {
         sql.replace("{schema}", &format!("\"{}\"", self.name))
     }
 
+    /// The one that is kept, if it is idle and still there, or a new one.
     async fn connect(&self) -> sqlx::Result<PgConnection> {
+        let kept = self.swap_idle(None);
+        if let Some(mut connection) = kept
+            && connection.ping().await.is_ok()
+        {
+            return Ok(connection);
+        }
         PgConnection::connect_with(&self.connection).await
+    }
+
+    fn swap_idle(&self, connection: Option<PgConnection>) -> Option<PgConnection> {
+        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::replace(&mut *idle, connection)
+    }
+
+    /// Keeps no connection any longer: the runtime that it belongs to may end.
+    pub(super) fn let_go(&self) {
+        self.swap_idle(None);
     }
 
     /// Runs statements with `{schema}` in them.
@@ -80,7 +105,8 @@ impl TestSchema {
         sqlx::raw_sql(AssertSqlSafe(self.sql(sql)))
             .execute(&mut connection)
             .await?;
-        connection.close().await
+        self.swap_idle(Some(connection));
+        Ok(())
     }
 
     /// Runs one statement with arguments.
@@ -97,7 +123,8 @@ impl TestSchema {
         }
         query.execute(&mut *transaction).await?;
         transaction.commit().await?;
-        connection.close().await
+        self.swap_idle(Some(connection));
+        Ok(())
     }
 
     /// The first column of all rows of the statements, which go out as one message: a pooler
@@ -113,7 +140,7 @@ impl TestSchema {
         let rows = sqlx::raw_sql(AssertSqlSafe(self.sql(sql)))
             .fetch_all(&mut connection)
             .await?;
-        connection.close().await?;
+        self.swap_idle(Some(connection));
         rows.iter().map(|row| row.try_get(0)).collect()
     }
 
@@ -149,7 +176,12 @@ impl TestSchema {
     /// # Errors
     /// The driver's.
     pub async fn remove(&self) -> sqlx::Result<()> {
+        self.remove_over(self).await
+    }
+
+    /// The same over the connection of another schema of the database.
+    pub(super) async fn remove_over(&self, other: &Self) -> sqlx::Result<()> {
         let sql = "SET LOCAL lock_timeout = '5s'; DROP SCHEMA IF EXISTS {schema} CASCADE";
-        self.run(sql).await
+        other.run(&self.sql(sql)).await
     }
 }
