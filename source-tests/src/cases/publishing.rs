@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(20);
 /// The same where it does not, or not soon.
 const BRIEF: Duration = Duration::from_secs(4);
 /// How much longer a call may take on a busy machine.
-const SLACK: Duration = Duration::from_secs(20);
+const SLACK: Duration = Duration::from_secs(10);
 /// More than most brokers take, and no burden for those that do.
 const HUGE: usize = 20 << 20;
 /// Between calls that are made again.
