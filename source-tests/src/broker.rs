@@ -55,6 +55,16 @@ pub trait Broker: Send + Sync + 'static {
     /// Whatever the broker says.
     async fn create(&self, channel: &str) -> Result<(), Failure>;
 
+    /// Removes a channel of a case that has passed. Some brokers have work with every channel that is there. Provided: does
+    /// nothing.
+    ///
+    /// # Errors
+    /// Whatever the broker says. The case has passed all the same.
+    async fn remove(&self, channel: &str) -> Result<(), Failure> {
+        let _ = channel;
+        Ok(())
+    }
+
     /// Sends messages in this order and returns when the broker has all of them durably. Of an
     /// envelope, payload, headers, id, kind, key and content type are sent as the broker has them; it
     /// goes to `channel` whatever its address. Tries again while the broker is away, and may so send

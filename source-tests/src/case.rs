@@ -5,7 +5,7 @@ use std::{
     fmt,
     io::Write as _,
     panic::AssertUnwindSafe,
-    sync::{Arc, LazyLock},
+    sync::{Arc, LazyLock, PoisonError},
     time::{Duration, Instant},
 };
 
@@ -18,12 +18,14 @@ use tokio::{
 
 use crate::{
     Abilities, Broker, Failure, NotOffered, chaos,
-    context::{Context, PATIENCE},
+    context::{Channels, Context, PATIENCE},
 };
 
 /// The longest that a case may take: one that hangs fails rather than stopping the suite. A run that the environment makes
 /// so many times larger may take so many times longer.
 const LONGEST_CASE: Duration = Duration::from_secs(300);
+/// How long removing a channel may take.
+const REMOVAL: Duration = Duration::from_secs(10);
 
 /// What comes of a case within it.
 pub(crate) type CaseResult = Result<(), Failure>;
@@ -123,7 +125,9 @@ async fn run_at<B: Broker>(
     if let Some(need) = lacking.copied().find(|need| !need.is_met(abilities)) {
         return Verdict::NotChecked(need.to_string());
     }
-    let context = Context::new(broker, case.name, patience, path.map(String::from));
+    let channels = Channels::default();
+    let (of_case, path) = (Arc::clone(&channels), path.map(String::from));
+    let context = Context::new(Arc::clone(&broker), case.name, patience, path, of_case);
     // A panic ends this case and no other.
     let running = AssertUnwindSafe(crate::list::start(case.name, context)).catch_unwind();
     let result = match timeout(LONGEST_CASE * chaos::times_larger(), running).await {
@@ -132,11 +136,22 @@ async fn run_at<B: Broker>(
         Err(_) => Err("it did not end".into()),
     };
     match result {
-        Ok(()) => Verdict::Passed,
+        Ok(()) => {
+            remove(&*broker, &channels).await;
+            Verdict::Passed
+        }
         Err(failure) => match failure.downcast::<NotOffered>() {
             Ok(not_offered) => Verdict::NotChecked(not_offered.0),
             Err(failure) => Verdict::Failed(failure.to_string()),
         },
+    }
+}
+
+async fn remove<B: Broker>(broker: &B, channels: &Channels) {
+    let channels = std::mem::take(&mut *channels.lock().unwrap_or_else(PoisonError::into_inner));
+    for channel in channels {
+        // One that stays is in nobody's way.
+        let _ = timeout(REMOVAL, broker.remove(&channel)).await;
     }
 }
 

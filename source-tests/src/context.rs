@@ -3,7 +3,7 @@
 use std::{
     collections::{BTreeMap, BTreeSet},
     ops::Range,
-    sync::Arc,
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -56,7 +56,11 @@ pub(crate) struct Context<B> {
     patience: Duration,
     name: &'static str,
     test_path: Option<String>,
+    channels: Channels,
 }
+
+/// The channels that a case has made.
+pub(crate) type Channels = Arc<Mutex<Vec<String>>>;
 
 impl<B: Broker> Context<B> {
     pub(crate) fn new(
@@ -64,6 +68,7 @@ impl<B: Broker> Context<B> {
         name: &'static str,
         patience: Duration,
         test_path: Option<String>,
+        channels: Channels,
     ) -> Self {
         let abilities = broker.abilities();
         Self {
@@ -72,6 +77,7 @@ impl<B: Broker> Context<B> {
             patience: patience + abilities.redelivery * 2,
             name,
             test_path,
+            channels,
         }
     }
 
@@ -86,6 +92,8 @@ impl<B: Broker> Context<B> {
         let name: String = name.chars().take(30).collect();
         let channel = format!("{}-{:x}", name.replace('_', "-"), fastrand::u64(..1 << 40));
         self.broker.create(&channel).await?;
+        let mut channels = self.channels.lock().unwrap_or_else(PoisonError::into_inner);
+        channels.push(channel.clone());
         Ok(channel)
     }
 
