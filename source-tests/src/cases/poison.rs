@@ -29,19 +29,23 @@ async fn until_dead<B: Broker>(
 ) -> Result<(), Failure> {
     let mut expected = expected.to_vec();
     expected.sort_unstable();
+    // A broker may count a redelivery of one as another.
+    let distinct = async || {
+        let mut dead = c.broker.dead_letters(channel).await?;
+        dead.sort_unstable();
+        dead.dedup();
+        Ok::<_, Failure>(dead)
+    };
     let waited = c
         .until("all among the dead letters", async || {
-            Ok(c.broker.dead_letters(channel).await?.len() >= expected.len())
+            Ok(distinct().await?.len() >= expected.len())
         })
         .await;
-    let mut dead = c.broker.dead_letters(channel).await?;
+    let dead = distinct().await?;
     if let Err(failure) = waited {
         let (there, all) = (dead.len(), expected.len());
         return Err(format!("{failure}: {there} of {all}").into());
     }
-    dead.sort_unstable();
-    // A broker may count a redelivery of one as another.
-    dead.dedup();
     ensure!(
         dead == expected,
         "the dead letters differ from what was rejected"
