@@ -4,8 +4,9 @@
 -- ends. The first of what is left of a run may have become that when its lease had run out: now its
 -- attempt counts.
 --
--- In a run the lease of one whose first has run out is lost, if that one is not extended here: another
--- transaction may be claiming it, and passes over the rows that are locked here (`end_runs.sql`).
+-- In a run the lease of one whose first has run out is lost, if another transaction holds that one: it may
+-- be claiming it, and passes over the rows that are locked here (`end_runs.sql`). So the first is locked
+-- here as well.
 CREATE OR REPLACE FUNCTION {inbox}_extend(
     seqs bigint[], tokens bigint[], lease bigint,
     OUT extended bigint[], OUT lease_until timestamptz,
@@ -29,14 +30,23 @@ BEGIN
             WHERE w.seq = g.seq AND w.token = g.token AND w.state = 1
             FOR UPDATE SKIP LOCKED
         ) AS w
+    ), firsts_run_out AS MATERIALIZED (
+        SELECT r.handler, r.ordering_key
+        FROM (SELECT DISTINCT handler, ordering_key FROM held WHERE follows) AS r
+        CROSS JOIN LATERAL (
+            SELECT f.seq FROM {inbox}_work AS f
+            WHERE f.handler = r.handler AND f.ordering_key = r.ordering_key
+              AND f.ordering_key IS NOT NULL AND f.claimable AND f.visible_at <= instant
+            FOR UPDATE SKIP LOCKED
+        ) AS f
     ), deserted AS MATERIALIZED (
         SELECT h.seq FROM held AS h
         WHERE h.follows AND (
             SELECT count(*) FROM {inbox}_work AS f
             WHERE f.handler = h.handler AND f.ordering_key = h.ordering_key
-              AND f.ordering_key IS NOT NULL AND f.claimable
-              AND (f.visible_at > instant OR f.seq IN (SELECT seq FROM held))
+              AND f.ordering_key IS NOT NULL AND f.claimable AND f.visible_at > instant
         ) = 0
+          AND (h.handler, h.ordering_key) NOT IN (SELECT handler, ordering_key FROM firsts_run_out)
     ), leases_lost AS (
         UPDATE {inbox}_work AS w
         SET worker = NULL, visible_at = least(w.visible_at, instant),

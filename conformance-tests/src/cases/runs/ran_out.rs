@@ -7,7 +7,7 @@ use inbox_api::{
 
 use super::{MANY, accepted, attempts, claim_runs, expect, has_attempts, process_all, texts};
 use crate::{
-    check::{CaseResult, Unmet, same},
+    check::{CaseResult, Unmet, ensure, same},
     test_inbox::{Context, LONG, TestInbox, ids, message, ordered, processed, retry, terms},
 };
 
@@ -218,6 +218,24 @@ async fn are_lost(inbox: &TestInbox, before: &[Leased]) -> CaseResult {
         )?;
     }
     Ok(())
+}
+
+/// Defect: the lease of a later one is lost to its holder although nobody has claimed anything of the run.
+pub(crate) async fn any_of_a_run_that_ran_out_can_be_revived(cx: Context) -> CaseResult {
+    let inbox = accepted(&cx, 3).await?;
+    let before = ran_out(&inbox).await?;
+    for later in before[1..].iter().rev() {
+        let extended = inbox.extend_one(&later.lease, LONG).await?;
+        ensure!(
+            matches!(extended, Extended::Until(_)),
+            "the lease of {} that ran out: expected it revived, saw {extended:?}",
+            later.message.id()
+        );
+    }
+    // The first has run out all the same.
+    let first = expect(&inbox, &["1"]).await?;
+    inbox.finish(&first[0], retry(inbox.brief())).await?;
+    is_over(&inbox, &before).await
 }
 
 pub(crate) async fn a_crash_counts_where_it_happened(cx: Context) -> CaseResult {

@@ -364,6 +364,8 @@ macro_rules! work {
                 "A claim that has no room for the first of a run that ran out leaves the leases behind it.",
             a_replay_comes_before_what_is_left_of_a_run:
                 "A message that is replayed comes before what is left of a run behind it, once its leases are lost.",
+            any_of_a_run_that_ran_out_can_be_revived:
+                "Each lease of a run that ran out can be revived until the run is claimed, the first extended or not.",
             a_crash_counts_where_it_happened: "A crash counts for the first of a run that was not settled.",
             what_has_crashed_is_alone: "A message that has crashed its worker is handed out alone.",
             a_run_that_ran_out_can_be_settled: "A run whose leases ran out can be settled while nobody has claimed it since.",

@@ -23,6 +23,7 @@ pub(crate) mod racing;
 mod receiving;
 pub(crate) mod rescheduling;
 pub(crate) mod retaining;
+pub(crate) mod runs;
 pub(crate) mod scanning;
 pub(crate) mod schema;
 mod settling;

@@ -738,6 +738,14 @@ macro_rules! table {
                     => "replay::a_lease_tells_how_often_its_message_was_replayed",
                 replays_of_the_first_only: broken::claiming::ReplaysToldOf(1)
                     => "runs::each_of_a_run_tells_its_replays",
+                runs_unasked: broken::runs::OtherRunLimits(|limit| limit.max(2)) => "runs::who_does_not_ask_gets_one_at_a_time",
+                runs_of_one: broken::runs::OtherRunLimits(|_| 1) => "runs::who_asks_gets_the_order",
+                runs_without_a_limit: broken::runs::OtherRunLimits(|_| 100) => "runs::a_run_keeps_to_both_limits",
+                runs_backwards: broken::runs::RunsInOrderOf(|leased| leased.reverse()) => "runs::who_asks_gets_the_order",
+                runs_mixed: broken::runs::RunsInOrderOf(|leased| leased.sort_by_key(|one| one.lease.locator))
+                    => "runs::runs_stand_together",
+                runs_revived_from_their_first_only: broken::runs::RevivesTheFirstOnly::default()
+                    => "runs::any_of_a_run_that_ran_out_can_be_revived",
                 a_list_of_the_dead_that_only_grows: broken::inconsistent::DeadStayListed::default()
                     => "invariants::what_is_kept_twice_agrees_after_every_step",
                 a_list_of_the_dead_with_what_was_replayed: broken::inconsistent::DeadStayListed::default()
