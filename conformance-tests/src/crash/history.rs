@@ -15,7 +15,7 @@ use serde::{Deserialize, Serialize};
 
 use super::{
     log::{Event, What},
-    worker::altered,
+    traffic::altered,
 };
 use crate::needs::BoxError;
 

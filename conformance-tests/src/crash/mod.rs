@@ -113,6 +113,7 @@ mod point;
 pub mod proxy;
 mod report;
 mod target;
+mod traffic;
 mod worker;
 mod worker_pool;
 

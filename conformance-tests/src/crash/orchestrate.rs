@@ -17,7 +17,8 @@ use super::{
     options::{Mode, Options},
     point::Point,
     target::{Opened, Site, Target},
-    worker::{LEASES, RETENTION, Role, handlers, messages, number_of},
+    traffic::{messages, number_of},
+    worker::{LEASES, RETENTION, Role, handlers},
     worker_pool::WorkerPool,
 };
 use crate::needs::{BoxError, Need, Offered, Unable};

@@ -3,7 +3,7 @@
 use super::{Checker, Rule};
 use crate::crash::{
     history::{Answered, Beginning},
-    worker::altered_record,
+    traffic::altered_record,
 };
 
 impl Checker<'_> {
@@ -17,7 +17,7 @@ impl Checker<'_> {
             for one in granted {
                 let broken = one.altered.as_ref().map(|part| {
                     format!(
-                        "token {} came with {part} unlike what was sent",
+                        "token {} came with another {part} than was sent",
                         one.held.token
                     )
                 });
@@ -26,7 +26,7 @@ impl Checker<'_> {
         }
         for record in self.evidence.listing {
             let broken = altered_record(record)
-                .map(|part| format!("at the end {part} is not what was sent"));
+                .map(|part| format!("at the end its {part} is not what was sent"));
             self.judge(Rule::HandedOutWhole, &[&record.key], broken);
         }
     }

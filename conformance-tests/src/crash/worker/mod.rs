@@ -28,7 +28,6 @@ use super::{
 use crate::needs::BoxError;
 
 pub(crate) use operate::RETENTION;
-pub(crate) use receive::{altered, altered_record, messages, number_of};
 
 /// Tells a process of the same program that it is a worker, and which.
 pub(crate) const VARIABLE: &str = "INBOX_CRASH_WORKER";

@@ -10,13 +10,14 @@ use inbox_api::{
 
 use tokio::time::timeout;
 
-use super::{LEASES, Worker, handlers, pause_after, receive::number_of, worker_name};
+use super::{LEASES, Worker, handlers, pause_after, worker_name};
 use crate::{
     crash::{
         history::{Answered, Asked, Ending, Kept, ended, held},
         log::now,
         options::Mode,
         point::Point,
+        traffic::number_of,
     },
     needs::{BoxError, Unable},
     transactions::AnyTransactions,

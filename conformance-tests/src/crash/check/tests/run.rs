@@ -393,7 +393,7 @@ impl Run {
 
     /// What the last claim got has another payload than was sent.
     pub(super) fn altered_by_last_claim(&mut self) {
-        self.last_granted().altered = Some("its payload".into());
+        self.last_granted().altered = Some("payload".into());
     }
 
     fn last_granted(&mut self) -> &mut Granted {
