@@ -125,9 +125,9 @@ async fn run_at<B: Broker>(
     if let Some(need) = lacking.copied().find(|need| !need.is_met(abilities)) {
         return Verdict::NotChecked(need.to_string());
     }
-    let channels = Channels::default();
-    let (of_case, path) = (Arc::clone(&channels), path.map(String::from));
-    let context = Context::new(Arc::clone(&broker), case.name, patience, path, of_case);
+    let path = path.map(String::from);
+    let context = Context::new(Arc::clone(&broker), case.name, patience, path);
+    let channels = context.channels();
     // A panic ends this case and no other.
     let running = AssertUnwindSafe(crate::list::start(case.name, context)).catch_unwind();
     let result = match timeout(LONGEST_CASE * chaos::times_larger(), running).await {
@@ -150,7 +150,7 @@ async fn run_at<B: Broker>(
 async fn remove<B: Broker>(broker: &B, channels: &Channels) {
     let channels = std::mem::take(&mut *channels.lock().unwrap_or_else(PoisonError::into_inner));
     for channel in channels {
-        // One that stays is in nobody's way.
+        // One that stays costs the broker some work, and the case nothing.
         let _ = timeout(REMOVAL, broker.remove(&channel)).await;
     }
 }

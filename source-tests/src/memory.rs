@@ -298,26 +298,14 @@ impl Broker for MemoryBroker {
     }
 
     async fn publish(&self, channel: &str, messages: &[Envelope]) -> Result<(), Failure> {
-        if messages
-            .iter()
-            .any(|message| message.payload.len() > MAX_PAYLOAD)
-        {
-            return Err("a message is too large".into());
-        }
         let deadline = Instant::now() + PUBLISHING;
         let publish = |state: &mut State| {
             if !state.is_up {
                 return Ok(false);
             }
-            let entries = &mut state
-                .channels
-                .get_mut(channel)
-                .ok_or("no such channel")?
-                .entries;
-            for message in messages {
-                entries.push(self.entry(channel, message, entries.len()));
-            }
-            Ok::<_, &str>(true)
+            let mut all = messages.iter();
+            all.try_for_each(|message| self.put(state, channel, message))?;
+            Ok::<_, SourceError>(true)
         };
         while !self.0.ask(publish).await? {
             if Instant::now() > deadline {
@@ -390,6 +378,20 @@ impl Broker for MemoryBroker {
 }
 
 impl MemoryBroker {
+    fn put(&self, state: &mut State, channel: &str, message: &Envelope) -> Result<(), SourceError> {
+        if !state.is_up {
+            return Err(lost());
+        }
+        if message.payload.len() > MAX_PAYLOAD {
+            return Err(SourceError::permanent("the message is too large"));
+        }
+        let missing = || SourceError::transient("no such channel");
+        let to = state.channels.get_mut(channel).ok_or_else(missing)?;
+        let entry = self.entry(channel, message, to.entries.len());
+        to.entries.push(entry);
+        Ok(())
+    }
+
     fn entry(&self, channel: &str, message: &Envelope, offset: usize) -> Entry {
         let mut hasher = DefaultHasher::new();
         match &message.key {
@@ -419,28 +421,12 @@ pub struct MemoryPublisher {
     limit: Duration,
 }
 
-impl MemoryPublisher {
-    fn put(&self, state: &mut State, message: &Envelope) -> Result<(), SourceError> {
-        if !state.is_up {
-            return Err(lost());
-        }
-        if message.payload.len() > MAX_PAYLOAD {
-            return Err(SourceError::permanent("the message is too large"));
-        }
-        let missing = || SourceError::transient("no such channel");
-        let channel = state.channels.get_mut(&message.address);
-        let entries = &mut channel.ok_or_else(missing)?.entries;
-        let entry = self.broker.entry(&message.address, message, entries.len());
-        entries.push(entry);
-        Ok(())
-    }
-}
-
 impl Publisher for MemoryPublisher {
     async fn publish(&self, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
         let put = |state: &mut State| -> Vec<_> {
             let all = messages.iter();
-            all.map(|message| self.put(state, message)).collect()
+            all.map(|message| self.broker.put(state, &message.address, message))
+                .collect()
         };
         match timeout(self.limit, self.broker.0.ask(put)).await {
             Ok(answers) => answers,

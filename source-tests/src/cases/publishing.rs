@@ -9,6 +9,7 @@ use crate::{
     Broker, Failure, Harm, NotOffered,
     case::CaseResult,
     context::{Context, apart, ensure, envelope},
+    shelf::Shelf,
 };
 
 /// How long a call may take, where the broker answers.
@@ -19,6 +20,8 @@ const BRIEF: Duration = Duration::from_secs(4);
 const SLACK: Duration = Duration::from_secs(10);
 /// More than most brokers take, and no burden for those that do.
 const HUGE: usize = 20 << 20;
+/// Of five messages, the one that is not like the others.
+const ODD: usize = 2;
 /// Between calls that are made again.
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -114,14 +117,35 @@ async fn send_in_vain(publisher: &impl Publisher, messages: &[Envelope]) -> Resu
     Ok(())
 }
 
+/// Sends five, the third of which is made odd, and returns what becomes of that one. The others have to be confirmed.
+async fn send_around(
+    publisher: &impl Publisher,
+    address: &str,
+    make_odd: impl FnOnce(&mut Envelope),
+) -> Result<Result<(), SourceError>, Failure> {
+    let mut messages: Vec<_> = (0..5).map(|number| apart(address, number)).collect();
+    make_odd(&mut messages[ODD]);
+    let mut answers = send(publisher, &messages).await?;
+    let odd = answers.remove(ODD);
+    for answer in answers {
+        answer.map_err(|error| format!("one next to the odd one was not confirmed: {error}"))?;
+    }
+    Ok(odd)
+}
+
 /// Takes what has arrived, which has to be these.
-async fn arrive<B: Broker>(c: &Context<B>, channel: &str, numbers: Range<usize>) -> CaseResult {
+async fn arrive<B: Broker>(
+    c: &Context<B>,
+    channel: &str,
+    numbers: Range<usize>,
+) -> Result<Arc<Shelf>, Failure> {
     let shelf = c.shelf().await?;
     let consumer = c.consumer(channel, &shelf)?;
     c.until_stored(&shelf, numbers.len()).await?;
     c.until_done(channel).await?;
     consumer.stop().await?;
-    c.all_is_done(channel, &shelf, numbers).await
+    c.all_is_done(channel, &shelf, numbers).await?;
+    Ok(shelf)
 }
 
 pub(crate) async fn what_is_confirmed_arrives<B: Broker>(c: Context<B>) -> CaseResult {
@@ -130,7 +154,7 @@ pub(crate) async fn what_is_confirmed_arrives<B: Broker>(c: Context<B>) -> CaseR
     send_well(&publisher, &[]).await?;
     send_well(&publisher, &numbered(&address, 0..1)).await?;
     send_well(&publisher, &numbered(&address, 1..60)).await?;
-    arrive(&c, &channel, 0..60).await
+    arrive(&c, &channel, 0..60).await.map(drop)
 }
 
 pub(crate) async fn in_the_order_of_its_key<B: Broker>(c: Context<B>) -> CaseResult {
@@ -139,12 +163,7 @@ pub(crate) async fn in_the_order_of_its_key<B: Broker>(c: Context<B>) -> CaseRes
     for first in (0..200).step_by(40) {
         send_well(&publisher, &numbered(&address, first..first + 40)).await?;
     }
-    let shelf = c.shelf().await?;
-    let consumer = c.consumer(&channel, &shelf)?;
-    c.until_stored(&shelf, 200).await?;
-    consumer.stop().await?;
-    shelf.in_order()?;
-    c.all_is_done(&channel, &shelf, 0..200).await
+    arrive(&c, &channel, 0..200).await?.in_order()
 }
 
 pub(crate) async fn calls_at_once<B: Broker>(c: Context<B>) -> CaseResult {
@@ -162,7 +181,7 @@ pub(crate) async fn calls_at_once<B: Broker>(c: Context<B>) -> CaseResult {
     for call in calls {
         call.await??;
     }
-    arrive(&c, &channel, 0..CALLS * EACH).await
+    arrive(&c, &channel, 0..CALLS * EACH).await.map(drop)
 }
 
 /// Defect: answers of a call that was dropped are taken for those of the next, or a message of it stays in the way.
@@ -189,62 +208,41 @@ pub(crate) async fn a_call_dropped_at_any_moment<B: Broker>(c: Context<B>) -> Ca
     for round in 0..ROUNDS {
         insist(&c, &publisher, &dropped(round)).await?;
     }
-    arrive(&c, &channel, 0..ROUNDS * 7).await
+    arrive(&c, &channel, 0..ROUNDS * 7).await.map(drop)
 }
 
 pub(crate) async fn one_that_is_too_large<B: Broker>(c: Context<B>) -> CaseResult {
     let (channel, address) = destination(&c).await?;
     let publisher = c.broker.publisher(LIMIT)?;
-    let mut messages: Vec<_> = (0..5).map(|number| apart(&address, number)).collect();
-    messages[2].payload = "x".repeat(HUGE).into();
-    let answers = send(&publisher, &messages).await?;
-    for (place, answer) in answers.into_iter().enumerate() {
-        match (place, answer) {
-            (2, Ok(())) => {
-                let what = format!("it takes a message of {} MiB", HUGE >> 20);
-                return Err(NotOffered(what).into());
-            }
-            (2, Err(error)) => ensure!(
-                !error.is_transient(),
-                "a message that is too large is to be sent again: {error}"
-            ),
-            (_, answer) => answer.map_err(|error| {
-                format!(
-                    "message {place}, next to one that is too large, was not confirmed: {error}"
-                )
-            })?,
-        }
-    }
+    let enlarge = |message: &mut Envelope| message.payload = "x".repeat(HUGE).into();
+    let Err(error) = send_around(&publisher, &address, enlarge).await? else {
+        let what = format!("it takes a message of {} MiB", HUGE >> 20);
+        return Err(NotOffered(what).into());
+    };
+    ensure!(
+        !error.is_transient(),
+        "a message that is too large is to be sent again: {error}"
+    );
     // Its place is taken by a smaller one.
-    send_well(&publisher, &[apart(&address, 2)]).await?;
-    arrive(&c, &channel, 0..5).await
+    send_well(&publisher, &[apart(&address, ODD)]).await?;
+    arrive(&c, &channel, 0..5).await.map(drop)
 }
 
 pub(crate) async fn a_destination_that_is_missing<B: Broker>(c: Context<B>) -> CaseResult {
     let (channel, address) = destination(&c).await?;
     let missing = format!("missing-{:x}", fastrand::u64(..1 << 40));
+    let missing = c.broker.destination(&missing);
     let publisher = c.broker.publisher(LIMIT)?;
-    let mut messages: Vec<_> = (0..5).map(|number| apart(&address, number)).collect();
-    messages[2].address = c.broker.destination(&missing);
-    let answers = send(&publisher, &messages).await?;
-    for (place, answer) in answers.into_iter().enumerate() {
-        match (place, answer) {
-            (2, Ok(())) => {
-                return Err(NotOffered("it makes a destination that is not there".into()).into());
-            }
-            (2, Err(error)) => ensure!(
-                error.is_transient(),
-                "a destination that may be made yet is an error for good: {error}"
-            ),
-            (_, answer) => answer.map_err(|error| {
-                format!(
-                    "message {place}, next to one without a destination, was not confirmed: {error}"
-                )
-            })?,
-        }
-    }
-    send_well(&publisher, &[apart(&address, 2)]).await?;
-    arrive(&c, &channel, 0..5).await
+    let misdirect = |message: &mut Envelope| message.address = missing;
+    let Err(error) = send_around(&publisher, &address, misdirect).await? else {
+        return Err(NotOffered("it makes a destination that is not there".into()).into());
+    };
+    ensure!(
+        error.is_transient(),
+        "a destination that may be made yet is an error for good: {error}"
+    );
+    send_well(&publisher, &[apart(&address, ODD)]).await?;
+    arrive(&c, &channel, 0..5).await.map(drop)
 }
 
 pub(crate) async fn an_outage_of_the_broker<B: Broker>(c: Context<B>) -> CaseResult {
@@ -255,7 +253,7 @@ pub(crate) async fn an_outage_of_the_broker<B: Broker>(c: Context<B>) -> CaseRes
     send_in_vain(&publisher, &numbered(&address, 40..50)).await?;
     c.harm(Harm::Start).await?;
     insist(&c, &publisher, &numbered(&address, 40..60)).await?;
-    arrive(&c, &channel, 0..60).await
+    arrive(&c, &channel, 0..60).await.map(drop)
 }
 
 pub(crate) async fn a_broker_that_stands_still<B: Broker>(c: Context<B>) -> CaseResult {
@@ -267,7 +265,7 @@ pub(crate) async fn a_broker_that_stands_still<B: Broker>(c: Context<B>) -> Case
     c.harm(Harm::Resume).await?;
     in_vain?;
     insist(&c, &publisher, &numbered(&address, 20..60)).await?;
-    arrive(&c, &channel, 0..60).await
+    arrive(&c, &channel, 0..60).await.map(drop)
 }
 
 pub(crate) async fn connections_that_are_cut<B: Broker>(c: Context<B>) -> CaseResult {
@@ -291,5 +289,5 @@ pub(crate) async fn connections_that_are_cut<B: Broker>(c: Context<B>) -> CaseRe
         harmed?;
         published?;
     }
-    arrive(&c, &channel, 0..CUTS * EACH).await
+    arrive(&c, &channel, 0..CUTS * EACH).await.map(drop)
 }
