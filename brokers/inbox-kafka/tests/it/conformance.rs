@@ -52,7 +52,7 @@ impl Broker for KafkaBroker {
     }
 
     fn publisher(&self, limit: Duration) -> Result<KafkaPublisher, Failure> {
-        Ok(self.0.publisher()?.timeout(limit))
+        Ok(self.0.publisher().timeout(limit))
     }
 
     async fn outstanding(&self, channel: &str) -> Result<u64, Failure> {

@@ -80,8 +80,8 @@ impl Kafka {
     }
 
     /// A publisher whose connections are cut.
-    pub(crate) fn publisher(&self) -> Result<KafkaPublisher, Failure> {
-        Ok(KafkaPublisher::new(self.connection()))
+    pub(crate) fn publisher(&self) -> KafkaPublisher {
+        KafkaPublisher::new(self.connection())
     }
 
     /// Closes all connections of clients.
@@ -180,7 +180,7 @@ impl Kafka {
 
     /// Sends these by a producer of their own, which knows nothing of a former topic of the name.
     pub(crate) async fn publish_texts(&self, topic: &str, texts: &[&str]) -> Outcome {
-        let publisher = KafkaPublisher::new(self.connection()).timeout(START_LIMIT);
+        let publisher = self.publisher().timeout(START_LIMIT);
         let texts = texts.iter();
         let messages: Vec<_> = texts
             .map(|text| Envelope::new(topic, (*text).to_owned()))
@@ -196,9 +196,8 @@ impl Kafka {
         for message in &mut messages {
             topic.clone_into(&mut message.address);
         }
-        let publisher = self
-            .publisher
-            .get_or_init(|| KafkaPublisher::new(self.connection()).timeout(START_LIMIT));
+        let own = || self.publisher().timeout(START_LIMIT);
+        let publisher = self.publisher.get_or_init(own);
         for answer in publisher.publish(&messages).await {
             answer?;
         }
