@@ -24,8 +24,8 @@ pub struct TestSchema {
     pub name: SchemaName,
     /// By how much the inbox's clock is ahead, in microseconds.
     ahead: AtomicI64,
-    /// The connection of the last call, for the next one: a case makes several, and a new connection costs the server
-    /// as much as ten statements.
+    /// The connection of the last call, for the next one: a case makes several, and each connection is a process of the
+    /// server.
     idle: Mutex<Option<PgConnection>>,
 }
 
