@@ -160,6 +160,7 @@
 //! | `tls_ca_file` | [`property`](Connection::property) `ssl.ca.location` | the system's |
 
 mod committer;
+mod connection;
 mod context;
 mod delivery;
 mod envelope;
@@ -173,8 +174,9 @@ mod shared;
 mod source;
 mod writer;
 
+pub use connection::{Connection, Sasl};
 pub use delivery::{KafkaDelivery, REJECTED_FROM, REJECTED_REASON};
 pub use envelope::{CONTENT_TYPE, ID, KIND, TOMBSTONE};
-pub use options::{Connection, KafkaOptions, Rejections, SCHEMES, Sasl, Start};
+pub use options::{KafkaOptions, Rejections, SCHEMES, Start};
 pub use publisher::KafkaPublisher;
 pub use source::KafkaSource;

@@ -3,7 +3,10 @@
 use std::{collections::HashSet, fmt, time::Duration};
 
 use inbox_api::{Result, hide_password, time_limit};
-use inbox_source::{Envelope, Publisher, SourceError};
+use inbox_source::{
+    Envelope, Publisher, SourceError,
+    settings::{invalid, unknown},
+};
 use rdkafka::{
     ClientConfig,
     error::{KafkaError, KafkaResult, RDKafkaErrorCode},
@@ -13,9 +16,9 @@ use tokio::time::{Instant, sleep, timeout_at};
 
 use crate::{
     Connection,
+    connection::set_unless_set,
     envelope::{headers, is_tombstone},
     error::is_too_large,
-    options::{invalid, set_unless_set},
     writer::Writer,
 };
 
@@ -79,10 +82,7 @@ impl KafkaPublisher {
                     return Err(invalid("timeout_ms must be a whole number"));
                 }
                 _ => {
-                    return Err(crate::options::unknown(
-                        &key,
-                        "sasl, timeout_ms, tls, tls_ca_file",
-                    ));
+                    return Err(unknown(&key, "sasl, timeout_ms, tls, tls_ca_file"));
                 }
             }
         }

@@ -3,7 +3,7 @@
 use std::{borrow::Cow, fmt, sync::Arc, thread, time::Duration};
 
 use inbox_api::Result;
-use inbox_source::{Flow, Mapping, Positions, Source, SourceError};
+use inbox_source::{Flow, Mapping, Positions, Source, SourceError, settings::invalid};
 use tokio::{
     sync::{
         mpsc::{UnboundedReceiver, unbounded_channel},
@@ -12,10 +12,7 @@ use tokio::{
     time::timeout,
 };
 
-use crate::{
-    KafkaDelivery, KafkaOptions, delivery::Rejecter, options::invalid, poller::Poller,
-    shared::Shared,
-};
+use crate::{KafkaDelivery, KafkaOptions, delivery::Rejecter, poller::Poller, shared::Shared};
 
 /// How long closing may take. The receiver gives it ten seconds.
 const CLOSE_LIMIT: Duration = Duration::from_secs(9);
