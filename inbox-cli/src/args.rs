@@ -1,6 +1,6 @@
 //! The command line: what all commands have. What one has is in its own module.
 
-use std::{num::NonZeroUsize, time::Duration};
+use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 
 use clap::{
     Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
@@ -410,6 +410,14 @@ impl From<FinalStateArg> for State {
 
 fn error_type(text: &str) -> Result<ErrorType, String> {
     ErrorType::new(text).map_err(|invalid| invalid.to_string())
+}
+
+/// An address to listen at. A name is none: it may have several, of which one would be a guess.
+pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
+    text.parse().map_err(|_| {
+        let expected = "expected an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
+        expected.to_owned()
+    })
 }
 
 pub(crate) fn lease(text: &str) -> Result<Duration, String> {

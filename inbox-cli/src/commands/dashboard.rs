@@ -15,7 +15,7 @@ use inbox::{CancellationToken, Inbox};
 use inbox_dashboard::{Dashboard, TraceLink, dashboard};
 use inbox_http::{Guard, Token};
 
-use super::serve::{config, secret::Secret, server};
+use super::serve::{secret::Secret, server};
 use crate::{
     args::{self, Global, wrong_usage},
     exit::Exit,
@@ -42,7 +42,7 @@ GET /metrics, for Prometheus, takes the token as `Authorization: Bearer …`; GE
 #[derive(Debug, Args)]
 pub(crate) struct DashboardArgs {
     /// Listen at this address; other machines can reach it only with a token
-    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = config::address)]
+    #[arg(long, value_name = "ADDRESS", default_value = "127.0.0.1:8090", value_parser = args::address)]
     pub(crate) listen: SocketAddr,
     /// Refuse every change
     #[arg(long)]

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::serve::{config, server};
+use super::serve::server;
 use crate::{
     args::{self, Global},
     exit::Exit,
@@ -43,7 +43,7 @@ pub(crate) struct ProcessCommandArgs {
     #[arg(long)]
     pub(crate) drain: bool,
     /// Answer GET /metrics, /healthz and /readyz at this address, to all who can reach it
-    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = args::address)]
     pub(crate) listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) target: TargetArgs,

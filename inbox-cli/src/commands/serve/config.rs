@@ -1,24 +1,23 @@
 //! The configuration: what may stand in `inbox.toml`.
 
-use std::{fmt, net::SocketAddr, num::NonZeroU32, ops::Range, path::PathBuf, time::Duration};
+use std::{num::NonZeroU32, path::PathBuf, time::Duration};
 
 use inbox::HandlerName;
-use serde::{
-    Deserialize, Deserializer,
-    de::{Error as _, SeqAccess, Visitor},
-};
+use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    dashboard::Dashboard, metrics::Metrics, notify::NotifyConfig, receivers::ReceiverConfig,
-    secret::Secret, webhooks::Webhook,
+    dashboard::Dashboard,
+    metrics::Metrics,
+    notify::NotifyConfig,
+    receivers::ReceiverConfig,
+    secret::Secret,
+    values::{
+        Command, Concurrency, Hours, KeyRetention, Lease, Limit, Listen, PostUrl, Retention, Time,
+    },
+    webhooks::Webhook,
 };
-use crate::{
-    args,
-    commands::process::{self, ProcessingArgs, TimeLimit},
-    http_client,
-    retention::Keep,
-};
+use crate::{commands::process::ProcessingArgs, retention::Keep};
 
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -300,14 +299,6 @@ impl Default for Janitor {
     }
 }
 
-/// An address to listen at. A name is none: it may have several, of which one would be a guess.
-pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
-    text.parse().map_err(|_| {
-        let expected = "expected an IP address and a port, such as 127.0.0.1:8080 or [::1]:8080";
-        expected.to_owned()
-    })
-}
-
 fn concurrency() -> Concurrency {
     Concurrency(4)
 }
@@ -324,266 +315,10 @@ fn retry_delay() -> Time {
     Time(Duration::from_secs(1))
 }
 
-/// A value that is read from a text.
-macro_rules! from_text {
-    ($(#[$doc:meta])* $name:ident($inner:ty), $read:expr) => {
-        $(#[$doc])*
-        #[derive(Clone, Debug)]
-        pub(crate) struct $name(pub(crate) $inner);
-
-        impl $name {
-            pub(crate) fn new(text: &str) -> Result<Self, String> {
-                let read: fn(&str) -> Result<$inner, String> = $read;
-                read(text).map(Self)
-            }
-        }
-
-        impl<'de> Deserialize<'de> for $name {
-            fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-                let written = $crate::commands::serve::config::Written::deserialize(deserializer)?;
-                let read = Self::new(&written.text).map_err(D::Error::custom)?;
-                match written.is_number {
-                    true => Err(D::Error::custom("expected a text, in quotes")),
-                    false => Ok(read),
-                }
-            }
-        }
-    };
-}
-pub(super) use from_text;
-
-/// What stands where a text is expected. A number is one without quotes and mostly without a unit, and what reads the
-/// text says best what is missing.
-pub(super) struct Written {
-    pub(super) text: String,
-    pub(super) is_number: bool,
-}
-
-impl<'de> Deserialize<'de> for Written {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(WrittenVisitor)
-    }
-}
-
-struct WrittenVisitor;
-
-impl Visitor<'_> for WrittenVisitor {
-    type Value = Written;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_str<E: serde::de::Error>(self, text: &str) -> Result<Written, E> {
-        Ok(Written {
-            text: text.to_owned(),
-            is_number: false,
-        })
-    }
-
-    fn visit_i64<E: serde::de::Error>(self, number: i64) -> Result<Written, E> {
-        Ok(Written {
-            text: number.to_string(),
-            is_number: true,
-        })
-    }
-}
-
-from_text!(
-    /// A time such as `30s` or `7d`.
-    Time(Duration),
-    args::duration
-);
-
-from_text!(
-    /// An address to listen at.
-    Listen(SocketAddr),
-    address
-);
-
-from_text!(
-    /// A time that a lease may have.
-    Lease(Duration),
-    args::lease
-);
-
-from_text!(
-    /// A time, or `none`.
-    Limit(TimeLimit),
-    process::time_limit
-);
-
-from_text!(
-    /// A time, or `forever`.
-    Retention(Option<Duration>),
-    |text| match text {
-        "forever" => Ok(None),
-        text => args::duration(text)
-            .map(Some)
-            .map_err(|error| format!("{error}, or \"forever\"")),
-    }
-);
-
-from_text!(
-    /// A time above 0 for which keys refuse duplicates, or `forever`.
-    KeyRetention(Option<Duration>),
-    |text| match Retention::new(text) {
-        Ok(Retention(Some(Duration::ZERO))) => Err("nothing would refuse duplicates".to_owned()),
-        read => read.map(|retention| retention.0),
-    }
-);
-
-from_text!(
-    /// From one full hour of the day to another, in UTC, such as `22-4`.
-    Hours((u8, u8)),
-    |text| {
-        let hours = text.split_once('-').and_then(|(from, to)| {
-            Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
-        });
-        match hours {
-            Some((from @ 0..=23, to @ 0..=24)) if (24 + to - from) % 24 != 0 => Ok((from, to)),
-            _ => Err("expected two full hours in UTC, such as 22-4".to_owned()),
-        }
-    }
-);
-
-from_text!(
-    /// An address to post messages to.
-    PostUrl(String),
-    |text| match http_client::parse(text) {
-        Some(_) => Ok(text.to_owned()),
-        None => Err("expected an http or https URL, such as http://localhost:8080/hook".to_owned()),
-    }
-);
-
-/// A program and its arguments.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Command(pub(crate) Vec<String>);
-
-impl<'de> Deserialize<'de> for Command {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_any(CommandVisitor).map(Self)
-    }
-}
-
-const A_COMMAND: &str =
-    "a list of a program and its arguments, such as [\"./charge-card\", \"--eur\"]";
-
-struct CommandVisitor;
-
-impl<'de> Visitor<'de> for CommandVisitor {
-    type Value = Vec<String>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(A_COMMAND)
-    }
-
-    /// Says nothing of the text: arguments may be secrets.
-    fn visit_str<E: serde::de::Error>(self, _: &str) -> Result<Self::Value, E> {
-        Err(E::custom(format_args!("expected {A_COMMAND}")))
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut words = Vec::new();
-        while let Some(word) = list.next_element()? {
-            words.push(word);
-        }
-        Ok(words)
-    }
-}
-
-/// How many handlers run at a time.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Concurrency(pub(crate) u32);
-
-impl<'de> Deserialize<'de> for Concurrency {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        match u32::deserialize(deserializer)? {
-            number @ 1..=10_000 => Ok(Self(number)),
-            _ => Err(D::Error::custom("expected 1 to 10000")),
-        }
-    }
-}
-
-/// Why a configuration is refused: one line, with the place.
-#[derive(Debug, thiserror::Error, PartialEq, Eq)]
-#[error("{place}{key}{message}")]
-pub(crate) struct Wrong {
-    /// File, line and column with a colon behind each; nothing for the command line.
-    place: String,
-    /// The key and a colon, or nothing.
-    key: String,
-    message: String,
-}
-
-/// Where a configuration is from, to be pointed at.
-#[derive(Debug)]
-pub(crate) enum Source {
-    File { name: String, text: String },
-    CommandLine,
-}
-
-impl Source {
-    pub(crate) fn parse(&self) -> Result<Config, Wrong> {
-        let Self::File { text, .. } = self else {
-            return Ok(Config::default());
-        };
-        let wrong = |key: String, error: &toml::de::Error| {
-            self.wrong(&key, error.span().unwrap_or_default(), error.message())
-        };
-        let deserializer =
-            toml::Deserializer::parse(text).map_err(|error| wrong(String::new(), &error))?;
-        serde_path_to_error::deserialize(deserializer)
-            .map_err(|error| wrong(key_of(error.path()), error.inner()))
-    }
-
-    /// What is wrong with the value of `key` that stands at `span`.
-    pub(crate) fn wrong(&self, key: &str, span: Range<usize>, message: impl ToString) -> Wrong {
-        let place = match self {
-            Self::CommandLine => String::new(),
-            Self::File { name, text } => {
-                let before = text.get(..span.start).unwrap_or_default();
-                let line = before.matches('\n').count() + 1;
-                let column = before.chars().rev().take_while(|c| *c != '\n').count() + 1;
-                format!("{name}:{line}:{column}: ")
-            }
-        };
-        let message = message.to_string();
-        Wrong {
-            place,
-            key: if key.is_empty() {
-                String::new()
-            } else {
-                format!("{key}: ")
-            },
-            // One line, whatever a library says.
-            message: message.split_whitespace().collect::<Vec<_>>().join(" "),
-        }
-    }
-}
-
-/// The path to a key, without the steps that are the library's own.
-fn key_of(path: &serde_path_to_error::Path) -> String {
-    use serde_path_to_error::Segment;
-    let mut key = String::new();
-    for segment in path {
-        match segment {
-            Segment::Seq { index } => key.push_str(&format!("[{index}]")),
-            Segment::Map { key: name } if !name.starts_with("$__") => {
-                if !key.is_empty() {
-                    key.push('.');
-                }
-                key.push_str(name);
-            }
-            _ => {}
-        }
-    }
-    key
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{args, commands::serve::source::Source};
 
     fn file(text: &str) -> Source {
         Source::File {
@@ -754,7 +489,7 @@ mod tests {
         let corpus = include_str!("../../../../hostile/corpus/configuration.txt");
         let target = hostile::Target::new("configuration", corpus, |input| {
             let text = &*String::from_utf8_lossy(input);
-            let _ = address(text);
+            let _ = args::address(text);
             match file(text).parse() {
                 Ok(config) => drop(format!("{config:?}")),
                 Err(wrong) if wrong.to_string().contains('\n') => {

@@ -5,7 +5,7 @@ use inbox::Invalid;
 use inbox_http::webhooks::{Part, Provider, Signature};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::config::from_text;
+use super::values::from_text;
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -5,9 +5,9 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
 use super::{
-    config::{Source, Wrong},
     plan::tokens,
     secret::Secret,
+    source::{Source, Wrong},
 };
 use crate::commands::dashboard::Pages;
 

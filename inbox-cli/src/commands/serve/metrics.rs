@@ -7,9 +7,10 @@ use serde::Deserialize;
 use toml::Spanned;
 
 use super::{
-    config::{Listen, Source, Wrong},
     plan::tokens,
     secret::Secret,
+    source::{Source, Wrong},
+    values::Listen,
 };
 
 #[derive(Debug, Deserialize)]

@@ -1,7 +1,7 @@
 //! `inbox serve`: webhooks, the JSON API and handlers in one process, for those who do not write Rust.
 
 mod accept;
-pub(super) mod config;
+mod config;
 mod custom;
 mod dashboard;
 mod metrics;
@@ -10,6 +10,8 @@ mod plan;
 mod receivers;
 pub(super) mod secret;
 pub(super) mod server;
+mod source;
+mod values;
 mod warnings;
 mod webhooks;
 mod work;
@@ -28,7 +30,7 @@ use serde_json::json;
 
 use self::plan::Plan;
 use crate::{
-    args::Global,
+    args::{self, Global},
     commands::{process, receive},
     exit::{self, Exit},
     interrupt,
@@ -67,10 +69,10 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     pub(crate) check: bool,
     /// Listen at this address [default: 127.0.0.1:8080]
-    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = args::address)]
     pub(crate) listen: Option<SocketAddr>,
     /// Answer GET /metrics, for Prometheus, at an address of its own, without a token
-    #[arg(long, value_name = "ADDRESS", value_parser = config::address)]
+    #[arg(long, value_name = "ADDRESS", value_parser = args::address)]
     pub(crate) metrics_listen: Option<SocketAddr>,
     #[command(flatten)]
     pub(crate) flags: Flags,

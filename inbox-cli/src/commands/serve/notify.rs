@@ -3,7 +3,11 @@
 use serde::Deserialize;
 use toml::Spanned;
 
-use super::config::{Source, Time, Url, Wrong};
+use super::{
+    config::Url,
+    source::{Source, Wrong},
+    values::Time,
+};
 use crate::notify::{self, Notify};
 
 #[derive(Debug, Deserialize)]

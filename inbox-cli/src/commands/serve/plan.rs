@@ -16,13 +16,14 @@ use toml::Spanned;
 
 use super::{
     Flags, ServeArgs,
-    config::{AfterDeadName, Config, HandlerConfig, Janitor, Source, Tls, Wrong},
+    config::{AfterDeadName, Config, HandlerConfig, Janitor, Tls},
     dashboard,
     metrics::{self, PlannedMetrics},
     notify,
     receivers::{self, PlannedReceiver},
     secret::Secret,
     server::{self, WEBHOOK_LIMIT},
+    source::{Source, Wrong},
     warnings,
     webhooks::{self, Path, PlannedWebhook, ProviderName, Webhook},
 };
@@ -171,10 +172,10 @@ fn from_flags(flags: &Flags) -> Result<Config> {
         handler.post = flags
             .post
             .as_deref()
-            .map(super::config::PostUrl::new)
+            .map(super::values::PostUrl::new)
             .transpose()
             .map_err(|e| anyhow!("--post: {e}"))?;
-        let command = || super::config::Command(flags.command.clone());
+        let command = || super::values::Command(flags.command.clone());
         handler.command = (!flags.command.is_empty()).then(command);
         config.handlers.push(Spanned::new(0..0, handler));
     }

@@ -12,9 +12,11 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
 use super::{
-    config::{Source, Url, Wrong, from_text},
+    config::Url,
     plan::Plan,
     server::Shared,
+    source::{Source, Wrong},
+    values::from_text,
     webhooks,
 };
 use crate::{

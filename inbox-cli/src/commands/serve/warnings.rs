@@ -143,7 +143,7 @@ impl Plan {
 
 #[cfg(test)]
 mod tests {
-    use crate::commands::serve::config::Source;
+    use crate::commands::serve::source::Source;
 
     use super::*;
 

@@ -6,10 +6,11 @@ use serde::{Deserialize, Deserializer, de::Error as _};
 use toml::Spanned;
 
 use super::{
-    config::{Source, Time, Wrong, from_text},
     custom::Custom,
     plan::read_all,
     secret::Secret,
+    source::{Source, Wrong},
+    values::{Time, from_text},
 };
 
 #[derive(Debug, Deserialize)]
