@@ -20,7 +20,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long a server that was just started may need.
 const PATIENCE: Duration = START_LIMIT;
-pub(crate) const VISIBILITY: Duration = Duration::from_secs(4);
+pub(crate) const VISIBILITY: Duration = Duration::from_secs(8);
 
 pub(crate) struct Sqs {
     server: Option<Mutex<Server>>,
@@ -61,7 +61,7 @@ impl Sqs {
             server: None,
             proxy: None,
             address: address.to_owned(),
-            publisher: SqsPublisher::new(direct.clone()),
+            publisher: SqsPublisher::new(direct.clone()).timeout(PATIENCE),
             direct,
             queues: Mutex::default(),
         })
