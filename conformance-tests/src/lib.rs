@@ -112,7 +112,8 @@
 //! The case `model::random_sequences_agree_with_the_memory_store` draws random sequences of
 //! operations by several actors (with stale leases among them), runs them on the store and on the
 //! memory store side by side, and compares every answer, every record and the statistics after
-//! each step. A sequence whose answers differ is shrunk and printed together with its seed. Half of
+//! each step. Some sequences are about two messages, where operations meet often, others about
+//! twelve. A sequence whose answers differ is shrunk and printed together with its seed. Half of
 //! the sequences are the same in every run, so that what has failed fails again; after a minute no
 //! more are drawn. [`Options`] say otherwise, and so does the environment:
 //!

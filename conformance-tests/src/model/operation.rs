@@ -152,19 +152,42 @@ pub(super) enum Operation {
     },
 }
 
-fn target() -> impl Strategy<Value = Target> {
-    (0..HANDLERS.len(), 0..IDS).prop_map(|(handler, id)| Target { handler, id })
+/// What the messages of a sequence are. In a small world operations meet on one message more often.
+#[derive(Clone, Debug)]
+struct World {
+    handlers: usize,
+    ids: u8,
+    /// The lowest and the highest ordering key; 0 is for none.
+    ordering_keys: (u8, u8),
 }
 
-fn sent() -> impl Strategy<Value = Sent> {
+fn world() -> impl Strategy<Value = World> {
+    let ordering_keys = select(vec![(0, 0), (0, 1), (0, 2), (1, 1), (1, 2)]);
+    (1..=HANDLERS.len(), select(vec![2, 3, IDS]), ordering_keys).prop_map(
+        |(handlers, ids, ordering_keys)| World {
+            handlers,
+            ids,
+            ordering_keys,
+        },
+    )
+}
+
+fn target(world: &World) -> impl Strategy<Value = Target> + use<> {
+    (0..world.handlers, 0..world.ids).prop_map(|(handler, id)| Target { handler, id })
+}
+
+fn sent(world: &World) -> impl Strategy<Value = Sent> + use<> {
     let due = prop_oneof![4 => Just(0), 1 => select(LENGTHS.to_vec())];
     let altered = prop_oneof![3 => Just(false), 1 => Just(true)];
-    (target(), 0..3_u8, due, altered).prop_map(|(target, ordering_key, due, altered)| Sent {
-        target,
-        ordering_key,
-        due,
-        altered,
-    })
+    let (lowest, highest) = world.ordering_keys;
+    (target(world), lowest..=highest, due, altered).prop_map(
+        |(target, ordering_key, due, altered)| Sent {
+            target,
+            ordering_key,
+            due,
+            altered,
+        },
+    )
 }
 
 fn delay() -> impl Strategy<Value = u64> {
@@ -268,7 +291,7 @@ fn expired() -> impl Strategy<Value = Expired> {
     })
 }
 
-fn operation() -> impl Strategy<Value = Operation> {
+fn operation(world: &World) -> impl Strategy<Value = Operation> + use<> {
     let actor = || 0..ACTORS;
     let seconds = || select(LENGTHS.to_vec());
     let handlers = prop_oneof![
@@ -278,7 +301,7 @@ fn operation() -> impl Strategy<Value = Operation> {
         Just(vec![1, 0])
     ];
     prop_oneof![
-        6 => vec(sent(), 1..5).prop_map(Operation::Receive),
+        6 => vec(sent(world), 1..5).prop_map(Operation::Receive),
         8 => (actor(), handlers, 1..5_u32, 0..5_u32, seconds()).prop_map(
             |(actor, handlers, limit, run_limit, seconds)| Operation::Claim { actor, handlers, limit, run_limit, seconds }
         ),
@@ -287,21 +310,21 @@ fn operation() -> impl Strategy<Value = Operation> {
         2 => (actor(), vec(held(), 1..3), seconds()).prop_map(
             |(actor, leases, seconds)| Operation::Extend { actor, leases, seconds }
         ),
-        3 => (actor(), sent(), seconds())
+        3 => (actor(), sent(world), seconds())
             .prop_map(|(actor, sent, seconds)| Operation::Begin { actor, sent, seconds }),
-        2 => (target(), any::<bool>(), any::<bool>()).prop_map(
+        2 => (target(world), any::<bool>(), any::<bool>()).prop_map(
             |(target, payload, headers)| Operation::Replay { target, payload, headers }
         ),
-        2 => (target(), delay()).prop_map(|(target, due)| Operation::Reschedule { target, due }),
-        1 => target().prop_map(Operation::Discard),
+        2 => (target(world), delay()).prop_map(|(target, due)| Operation::Reschedule { target, due }),
+        1 => target(world).prop_map(Operation::Discard),
         3 => (choice(), change()).prop_map(|(choice, change)| Operation::Slice(choice, change)),
-        1 => (0..HANDLERS.len(), 1..3_u32)
+        1 => (0..world.handlers, 1..3_u32)
             .prop_map(|(handler, limit)| Operation::ClearSlice { handler, limit }),
-        2 => (0..HANDLERS.len(), prop_oneof![1 => Just(true), 2 => Just(false)])
+        2 => (0..world.handlers, prop_oneof![1 => Just(true), 2 => Just(false)])
             .prop_map(|(handler, paused)| Operation::Pause { handler, paused }),
         2 => expired().prop_map(Operation::Purge),
         1 => expired().prop_map(Operation::DropPayloads),
-        1 => target().prop_map(Operation::Get),
+        1 => target(world).prop_map(Operation::Get),
         2 => narrowing().prop_map(Operation::List),
         4 => select(vec![100, 200, 400]).prop_map(|seconds| Operation::Advance { seconds }),
     ]
@@ -309,5 +332,5 @@ fn operation() -> impl Strategy<Value = Operation> {
 
 /// Sequences of operations.
 pub(super) fn sequences() -> impl Strategy<Value = Vec<Operation>> {
-    vec(operation(), 1..LONGEST)
+    world().prop_flat_map(|world| vec(operation(&world), 1..LONGEST))
 }
