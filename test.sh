@@ -73,9 +73,9 @@ wait "$brokers" || status=1
 cat "$target/test-brokers.log"
 
 awk '
-    / Running / { package = $2 }
+    /^ +Running [^ ]+ [^ ]+ [^ ]+$/ { package = $2 }
     /^ *Doc-tests / { package = "documentation" }
-    / Ended / && NF == 9 {
+    /^ +Ended .* with [0-9]+ after [0-9]+ s$/ {
         seconds[$2] += $8
         if ($6 != 0) bad[$2] = 1
     }
@@ -86,7 +86,7 @@ awk '
     # What failed is said again at the end, where it is looked for.
     /^ *(Running|Doc-tests) / { running = $0 }
     /^failures:$/ { if (!failing) failures = failures "\n" running "\n"; failing = 1 }
-    /^test result: / || /^error: / || / Ended / { failing = 0; shown = 0 }
+    /^test result: / || /^error: / || /^ +Ended / { failing = 0; shown = 0 }
     failing && shown++ < 200 { failures = failures $0 "\n" }
     / NOT CHECKED: / { unchecked[package]++ }
     /^test-servers: [a-z-]+: / {

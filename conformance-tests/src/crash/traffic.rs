@@ -9,6 +9,7 @@ use super::worker::handlers;
 /// So many messages after each other share their ordering keys.
 const BLOCK: u64 = 300;
 const ORDERING_KEYS: u64 = 6;
+
 /// The copies of the message of that number, always the same: one per handler that wants it.
 pub(crate) fn messages(
     number: u64,

@@ -20,6 +20,7 @@ pub(crate) type Outcome<T = ()> = Result<T, Failure>;
 
 /// How long a server that was just started may need.
 const PATIENCE: Duration = START_LIMIT;
+/// So long that the emulator, which may be slow, extends it in time.
 pub(crate) const VISIBILITY: Duration = Duration::from_secs(8);
 
 pub(crate) struct Sqs {
