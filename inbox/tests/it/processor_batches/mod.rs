@@ -5,6 +5,7 @@ mod around;
 mod claimed_again;
 mod leases;
 mod runs;
+mod sites;
 mod transactions;
 
 use std::sync::{Arc, Mutex};
