@@ -178,7 +178,7 @@ pub use processor::{
     Failure, Fallback, Handler, KindOptions, LentTransaction, Middleware, Next, Processor,
     ProcessorBuilder, Rate, Remedy, Router, Summary, TransactionalBatchHandler,
     TransactionalHandler, batch_in_transaction, batch_in_transaction_fn, in_transaction,
-    in_transaction_fn, json, one_by_one,
+    in_transaction_fn, json, one_by_one, one_by_one_in_transaction, one_by_one_in_transaction_fn,
 };
 pub use receiver::Receiver;
 pub use retry::RetryPolicy;

@@ -181,7 +181,7 @@ impl BatchRun<'_> {
 }
 
 /// The answer for a message that is not to be run again, if it is not.
-fn end_before_run(place: usize, context: &Context, held_up: &HeldUp) -> Option<Answer> {
+pub(super) fn end_before_run(place: usize, context: &Context, held_up: &HeldUp) -> Option<Answer> {
     if context.is_held_by(Hold::Settled) {
         return Some(Ok(Completion::already_settled()));
     }

@@ -165,6 +165,10 @@ impl Context {
         self.0.batch_told.get().cloned()
     }
 
+    pub(super) fn is_same(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.0, &other.0)
+    }
+
     /// Says how the message ended while its batch goes on; the first answer counts.
     pub(super) fn answer(&self, answer: Answer) {
         let _ = self.0.answer.set(answer);

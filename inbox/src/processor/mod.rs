@@ -25,6 +25,7 @@ mod rate;
 mod rehearsal;
 mod router;
 mod settling;
+mod shared_transaction;
 mod table;
 mod task;
 mod transaction;
@@ -54,6 +55,7 @@ pub use middleware::{Middleware, Next};
 pub use one_by_one::one_by_one;
 pub use rate::Rate;
 pub use router::{Fallback, KindOptions, Router};
+pub use shared_transaction::{one_by_one_in_transaction, one_by_one_in_transaction_fn};
 pub(crate) use task::panic_text;
 pub use transaction::{LentTransaction, TransactionalHandler, in_transaction, in_transaction_fn};
 

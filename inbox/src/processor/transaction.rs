@@ -171,7 +171,7 @@ impl<T> fmt::Debug for LentTransaction<T> {
     }
 }
 
-struct Borrowing<H>(H);
+pub(super) struct Borrowing<H>(pub(super) H);
 
 #[async_trait]
 impl<T: Send, H: TransactionalHandler<T>> Work<T> for Borrowing<H> {
@@ -182,7 +182,7 @@ impl<T: Send, H: TransactionalHandler<T>> Work<T> for Borrowing<H> {
     }
 }
 
-struct Closure<F>(F);
+pub(super) struct Closure<F>(pub(super) F);
 
 #[async_trait]
 impl<T, F, Fut, C, E> Work<T> for Closure<F>

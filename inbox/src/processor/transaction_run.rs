@@ -573,10 +573,10 @@ fn no_answer() -> Failure {
     Failure::retry("the store gave no answer for the message")
 }
 
-fn cancelled() -> Failure {
+pub(super) fn cancelled() -> Failure {
     Failure::retry("cancelled while running")
 }
 
-fn gone() -> Failure {
+pub(super) fn gone() -> Failure {
     Failure::retry("the handler has kept its transaction, which is rolled back")
 }

@@ -5,6 +5,7 @@ mod around;
 mod claimed_again;
 mod leases;
 mod runs;
+mod shared_transactions;
 mod sites;
 mod transactions;
 

@@ -2,6 +2,7 @@
 
 mod commits;
 mod failed_attempts;
+mod shared;
 
 use std::{
     collections::VecDeque,
@@ -19,7 +20,8 @@ use inbox::{
     Key, Lease, LeaseTerms, LentTransaction, Message, Operate as _, Processor, ProcessorBuilder,
     Receipt, Record, Recorded, Result, Router, Schema as _, Settled, Settlement, State, Store,
     StoreExt as _, Subscription, Summary, Transactional, TransactionalHandler, WorkerName,
-    batch_in_transaction_fn, in_transaction, in_transaction_fn,
+    batch_in_transaction_fn, in_transaction, in_transaction_fn, one_by_one_in_transaction,
+    one_by_one_in_transaction_fn,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{Sqlite, Transaction};
@@ -40,6 +42,8 @@ struct Fickle {
     hangs: Arc<Mutex<Option<&'static str>>>,
     /// Told of a commit that has taken place and never answers.
     committed: Arc<Notify>,
+    /// The transactions that were opened.
+    opened: Arc<AtomicUsize>,
 }
 
 impl Fickle {
@@ -142,6 +146,7 @@ impl Transactional for Fickle {
             return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("open"));
         }
         let inner = self.inner.open().await?;
+        self.opened.fetch_add(1, SeqCst);
         Ok(Fragile {
             inner,
             commit: Commit::Works,
@@ -238,6 +243,7 @@ impl Place {
             outage: Arc::default(),
             hangs: Arc::default(),
             committed: Arc::default(),
+            opened: Arc::default(),
         };
         Self {
             store,
@@ -330,18 +336,29 @@ impl TransactionalHandler<Fragile> for Ledger {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn effects_happen_exactly_once() {
+    let router = |store| Router::new(billing()).on("order.placed", in_transaction(store, Ledger));
+    let repeated = ["error", "panic", "slow", "commit"];
+    effects_of_each_fate_happen_exactly_once(4, &repeated, router).await;
+}
+
+/// With so many messages of each fate. Those of these fates take several attempts.
+async fn effects_of_each_fate_happen_exactly_once(
+    count: u32,
+    repeated: &[&str],
+    router: impl Fn(Fickle) -> Router,
+) {
     let fates = ["fine", "error", "panic", "slow", "commit", "reply", "hang"];
     let never = ["dead-1", "settled-1"].map(String::from);
     let ids: Vec<_> = fates
         .iter()
-        .flat_map(|fate| (0..4).map(move |n| format!("{fate}-{n}")))
+        .flat_map(|fate| (0..count).map(move |n| format!("{fate}-{n}")))
         .collect();
     // Its result is not kept, its effect is.
     let large = String::from("large-1");
     let place = Place::new(ids.iter().chain(&never).chain([&large]).map(message)).await;
     // The time-out covers the wait for SQLite's only write lock, so any attempt can fail.
     let builder = place
-        .processor(Ledger)
+        .processor_of(router(place.store.clone()))
         .handler_timeout(Duration::from_millis(500))
         // That of a commit that hangs.
         .store_timeout(Duration::from_secs(5));
@@ -359,9 +376,7 @@ async fn effects_happen_exactly_once() {
             record.last_error
         );
         assert_eq!(record.result.as_deref(), Some(b"done".as_slice()), "{id}");
-        let is_repeated = ["error", "panic", "slow", "commit"]
-            .iter()
-            .any(|f| id.starts_with(f));
+        let is_repeated = repeated.iter().any(|fate| id.starts_with(fate));
         assert!(
             record.attempts.started >= if is_repeated { 3 } else { 1 },
             "{id}"

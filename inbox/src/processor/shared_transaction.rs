@@ -1,0 +1,274 @@
+//! Handlers of single messages that share a transaction.
+
+use std::{
+    panic::AssertUnwindSafe,
+    sync::{Arc, Mutex as SyncMutex, PoisonError},
+    time::Duration,
+};
+
+use async_trait::async_trait;
+use futures_util::FutureExt as _;
+use tokio::{sync::Mutex, time::Instant};
+
+use super::{
+    Answers, Batch, BatchHandler, Completion, Context, Failure, LentTransaction,
+    TransactionalHandler,
+    batch::{Answer, HeldUp},
+    batch_run::end_before_run,
+    task::panic_text,
+    transaction::{Borrowing, Closure},
+    transaction_run::{Run, Work, cancelled, gone},
+};
+use crate::Transactional;
+
+/// No message begins in a transaction that has been open for so long: sharing it gains little then, and others wait
+/// for what it has locked.
+const LONGEST: Duration = Duration::from_millis(100);
+
+/// Makes a batch handler that runs `handler` on one message of a batch after the other, in a transaction of `store`
+/// that they share: [`in_transaction`](crate::in_transaction) for many messages with one claim, one settlement and
+/// one commit. `store` has to be (a clone of) the store that the processor works on.
+///
+/// - What was written for a message is there exactly once, together with its completion, whatever crashes, as with
+///   [`in_transaction`](crate::in_transaction).
+/// - A message that fails does so by itself. When one fails, panics or leaves its transaction unusable, the
+///   transaction is rolled back; those before it run again, and commit without it; then it runs as the first of
+///   another transaction, and only there its failure counts. So a message runs twice, within one attempt, if it or one
+///   behind it in the transaction fails.
+/// - No message begins in a transaction that has been open for a tenth of a second: it is committed, and the next one
+///   opened. So slow handlers share nothing, and what one has locked stays so for a tenth of a second longer at most.
+/// - Messages run in the order of the batch. With [runs](crate::Batches::runs), those of an ordering key take effect in
+///   order, and what is behind one that fails is handed back untouched.
+/// - A message sees what those before it in the transaction have written.
+/// - A handler has to pass on the errors of its statements, as in every transaction. On MySQL and SQLite some of them (a
+///   deadlock, a full disk) end the transaction of its neighbours, too: what these write behind an error that was
+///   overlooked commits at once, and once more when they run again.
+///
+/// Two transactions that write the same rows in different orders can wait for each other, until the database gives one
+/// up. Where messages meet in few rows, [`Batches::of_one_key`](crate::Batches::of_one_key) keeps those of a key in one
+/// batch, and `at_once(1)` lets one transaction run at a time.
+///
+/// So it is for quick handlers whose effects are in the database. One that also acts elsewhere should not share:
+/// what it did for a message is done again when a neighbour fails. Each running batch occupies a
+/// connection: see [`Batches::at_once`](crate::Batches::at_once). The router's time limit is for the batch. The rest of
+/// [`in_transaction`](crate::in_transaction), such as its rules for SQLite, applies here too.
+///
+/// [`one_by_one_in_transaction_fn`] has an example.
+pub fn one_by_one_in_transaction<S, H>(store: S, handler: H) -> impl BatchHandler
+where
+    S: Transactional,
+    H: TransactionalHandler<S::Transaction>,
+{
+    Sharing {
+        store,
+        work: Borrowing(handler),
+    }
+}
+
+/// [`one_by_one_in_transaction`] for a function or a closure. It is lent the transaction, which goes back when it is
+/// dropped: at the end of the closure, as a rule. One that keeps it for longer has failed.
+///
+/// ```
+/// # #[cfg(feature = "postgres")] mod example {
+/// use inbox::postgres::{PostgresStore, sqlx};
+/// use inbox::{Batches, Context, Router, one_by_one_in_transaction_fn};
+///
+/// fn router(store: &PostgresStore) -> Router {
+///     let book = one_by_one_in_transaction_fn(store.clone(), |mut transaction, context: Context| async move {
+///         sqlx::query("INSERT INTO booking (message) VALUES ($1)")
+///             .bind(context.message().id().as_str())
+///             .execute(&mut **transaction)
+///             .await?;
+///         Ok::<_, sqlx::Error>(())
+///     });
+///     Router::new("booking")
+///         .on_batch("order.placed", book)
+///         .batches(Batches::up_to(100))
+/// }
+/// # }
+/// ```
+pub fn one_by_one_in_transaction_fn<S, F, Fut, C, E>(store: S, handler: F) -> impl BatchHandler
+where
+    S: Transactional,
+    S::Transaction: 'static,
+    F: Fn(LentTransaction<S::Transaction>, Context) -> Fut + Send + Sync + 'static,
+    Fut: Future<Output = Result<C, E>> + Send + 'static,
+    C: Into<Completion> + 'static,
+    E: Into<Failure> + 'static,
+{
+    Sharing {
+        store,
+        work: Closure(handler),
+    }
+}
+
+/// Runs work on single messages in transactions that they share.
+struct Sharing<S, W> {
+    store: S,
+    work: W,
+}
+
+#[async_trait]
+impl<S, W> BatchHandler for Sharing<S, W>
+where
+    S: Transactional,
+    W: Work<S::Transaction> + 'static,
+{
+    async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
+        for context in batch {
+            context.set_untouched(true);
+        }
+        let mut held_up = HeldUp::default();
+        // Those before `first` have their answers. The next transaction has those from there up to `end`.
+        let (mut first, mut end) = (0, batch.len());
+        while first < batch.len() {
+            let mut places = Vec::with_capacity(end - first);
+            for (place, context) in batch.iter().enumerate().take(end).skip(first) {
+                let is_over = context.answered();
+                match is_over.or_else(|| end_before_run(place, context, &held_up)) {
+                    Some(answer) => give(&mut held_up, place, context, answer),
+                    None => places.push(place),
+                }
+            }
+            let Some(head) = places.first().copied() else {
+                (first, end) = (end, batch.len());
+                continue;
+            };
+            let place_of = |context: Context| {
+                let mut places = places.iter().copied();
+                places.find(|place| batch.get(*place).is_some_and(|one| one.is_same(&context)))
+            };
+            match self.run(&batch.part(&places)).await {
+                (Ok(answers), cut) => {
+                    let next = match cut {
+                        Some(Cut::Late(context)) => place_of(context).unwrap_or(end),
+                        _ => end,
+                    };
+                    let answered = places.iter().copied().zip(answers);
+                    for (place, answer) in answered.take_while(|(place, _)| *place < next) {
+                        if let Some(context) = batch.get(place) {
+                            give(&mut held_up, place, context, answer);
+                        }
+                    }
+                    (first, end) = (next, batch.len());
+                }
+                (Err(failure), cut) => {
+                    let at_fault = match cut {
+                        Some(Cut::Failed(context)) => place_of(context),
+                        _ => Some(head).filter(|_| places.len() == 1),
+                    };
+                    match (at_fault, batch.get(head)) {
+                        (Some(place), Some(context)) if place == head => {
+                            give(&mut held_up, head, context, Err(failure));
+                            (first, end) = (head + 1, batch.len());
+                        }
+                        // Perhaps by what others have left behind in the transaction. These run without it, and
+                        // then it runs as the first.
+                        (Some(place), _) => end = place,
+                        // The batch runs in halves.
+                        (None, _) => return Err(failure),
+                    }
+                }
+            }
+        }
+        let answers = batch.iter().map(Context::answered);
+        let answers = answers.map(|answer| answer.unwrap_or_else(|| Err(cancelled())));
+        Ok(answers.collect::<Vec<Answer>>().into())
+    }
+}
+
+impl<S, W> Sharing<S, W>
+where
+    S: Transactional,
+    W: Work<S::Transaction> + 'static,
+{
+    /// Runs messages in a transaction. Answers where it was cut, too.
+    async fn run(&self, part: &Batch) -> (Result<Vec<Answer>, Failure>, Option<Cut>) {
+        let work = Shared {
+            work: &self.work,
+            cut: SyncMutex::default(),
+        };
+        let run = Run {
+            store: &self.store,
+            work: &work,
+            outcome: None,
+        };
+        let ended = run.run(part).await;
+        (
+            ended,
+            work.cut
+                .into_inner()
+                .unwrap_or_else(PoisonError::into_inner),
+        )
+    }
+}
+
+/// Says how the message ended, whatever becomes of its batch.
+fn give(held_up: &mut HeldUp, place: usize, context: &Context, answer: Answer) {
+    let answer = held_up.judge(place, context, answer);
+    context.answer(answer);
+}
+
+/// Where the work in a transaction ended before the last of its messages.
+enum Cut {
+    /// At a message that failed.
+    Failed(Context),
+    /// At a message that did not begin, as the transaction had been open for long.
+    Late(Context),
+}
+
+/// Work on the messages of one transaction, one after the other.
+struct Shared<'w, W> {
+    work: &'w W,
+    /// In the last transaction.
+    cut: SyncMutex<Option<Cut>>,
+}
+
+#[async_trait]
+impl<T: Send, W: Work<T>> Work<T> for Shared<'_, W> {
+    async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
+        self.set_cut(None);
+        let opened = Instant::now();
+        let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
+        for context in batch {
+            if !answers.is_empty() && opened.elapsed() >= LONGEST {
+                self.set_cut(Some(Cut::Late(context.clone())));
+                break;
+            }
+            context.set_untouched(false);
+            let answer = self.work_on(transaction, context).await;
+            match answer.map_err(Failure::or_retry) {
+                Ok(completion) => answers.push(Ok(completion)),
+                // Due to another transaction: all run again as they are.
+                Err(failure) if failure.is_conflict() => return Err(failure),
+                Err(failure) => {
+                    self.set_cut(Some(Cut::Failed(context.clone())));
+                    return Err(failure);
+                }
+            }
+        }
+        answers.resize(batch.len(), Err(Failure::not_reached()));
+        Ok(answers.into())
+    }
+}
+
+impl<W> Shared<'_, W> {
+    fn set_cut(&self, cut: Option<Cut>) {
+        *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = cut;
+    }
+
+    async fn work_on<T: Send>(&self, transaction: &Arc<Mutex<T>>, context: &Context) -> Answer
+    where
+        W: Work<T>,
+    {
+        let only = Batch::new(vec![context.clone()]);
+        let running = AssertUnwindSafe(self.work.work(transaction, &only)).catch_unwind();
+        let ended = running.await;
+        let answers = ended.map_err(|panic| Failure::retry(panic_text(&*panic)))??;
+        if transaction.try_lock().is_err() {
+            return Err(gone());
+        }
+        let mut answers = answers.for_each(&only)?.into_iter();
+        answers.next().unwrap_or_else(|| Err(cancelled()))
+    }
+}

@@ -1,0 +1,106 @@
+//! Messages that share a transaction: when it is committed, and what a commit that goes wrong does to them.
+
+use super::*;
+
+const COUNT: usize = 20;
+
+/// A place with messages, which are all new and have no ordering key.
+async fn place() -> Place {
+    Place::new((0..COUNT).map(message)).await
+}
+
+fn router(handler: impl BatchHandler) -> Router {
+    Router::new(billing()).on_batch("order.placed", handler)
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn effects_in_shared_transactions_happen_exactly_once() {
+    let router = |store| router(one_by_one_in_transaction(store, Ledger));
+    // How a commit ends, the last of its messages says.
+    let repeated = ["error", "panic", "slow"];
+    effects_of_each_fate_happen_exactly_once(2, &repeated, router).await;
+}
+
+#[tokio::test]
+async fn quick_messages_share_a_transaction() {
+    let place = place().await;
+    let write = |mut lent: LentTransaction<Fragile>, context: Context| async move {
+        lent.write(&context).await
+    };
+    let handler = one_by_one_in_transaction_fn(place.store.clone(), write);
+    let summary = until_idle(place.processor_of(router(handler))).await;
+    assert_eq!(summary.processed, COUNT as u64);
+    assert_eq!(place.effects().await.len(), COUNT);
+    // One, but on a machine that is slow.
+    let opened = place.store.opened.load(SeqCst);
+    assert!(opened < COUNT, "{opened} transactions");
+}
+
+/// What a slow handler has locked is not kept for those behind it.
+#[tokio::test]
+async fn a_transaction_that_has_been_open_for_long_is_committed() {
+    let place = place().await;
+    let (ran, seen) = (Arc::new(AtomicUsize::new(0)), Arc::new(AtomicUsize::new(0)));
+    let write = {
+        let (ran, seen, opened) = (ran.clone(), seen.clone(), place.store.opened.clone());
+        move |mut lent: LentTransaction<Fragile>, context: Context| {
+            let (ran, seen, opened) = (ran.clone(), seen.clone(), opened.clone());
+            async move {
+                lent.write(&context).await?;
+                if ran.fetch_add(1, SeqCst) == 4 {
+                    tokio::time::sleep(Duration::from_millis(120)).await;
+                    seen.store(opened.load(SeqCst), SeqCst);
+                }
+                Ok::<_, sqlx::Error>(())
+            }
+        }
+    };
+    let handler = one_by_one_in_transaction_fn(place.store.clone(), write);
+    let summary = until_idle(place.processor_of(router(handler))).await;
+    assert_eq!(summary.processed, COUNT as u64);
+    assert_eq!(
+        (ran.load(SeqCst), place.effects().await.len()),
+        (COUNT, COUNT)
+    );
+    assert!(place.store.opened.load(SeqCst) > seen.load(SeqCst));
+}
+
+/// Whatever becomes of the first commit, and whether that is known.
+#[tokio::test]
+async fn a_commit_that_goes_wrong_costs_no_effect_and_makes_none_twice() {
+    for commit in [
+        Commit::Fails,
+        Commit::Vanishes,
+        Commit::LosesReply,
+        Commit::Hangs,
+        Commit::Conflicts,
+    ] {
+        let place = place().await;
+        let is_first = Arc::new(AtomicBool::new(true));
+        let write = move |mut lent: LentTransaction<Fragile>, context: Context| {
+            let is_first = is_first.clone();
+            async move {
+                lent.write(&context).await?;
+                if is_first.swap(false, SeqCst) {
+                    lent.commit = commit;
+                }
+                Ok::<_, sqlx::Error>(())
+            }
+        };
+        let handler = one_by_one_in_transaction_fn(place.store.clone(), write);
+        let builder = place.processor_of(router(handler));
+        let told = Told::default();
+        let builder = builder.store_timeout(Duration::from_secs(1));
+        let summary = until_idle(builder.hooks(told.clone())).await;
+        assert_eq!(
+            (summary.processed, summary.lease_lost, summary.dead),
+            (COUNT as u64, 0, 0),
+            "{summary:?}"
+        );
+        assert!(told.all().is_empty(), "{:?}", told.all());
+        let mut effects = place.effects().await;
+        effects.dedup();
+        assert_eq!(effects.len(), COUNT);
+        assert_eq!(place.effects().await.len(), COUNT);
+    }
+}
