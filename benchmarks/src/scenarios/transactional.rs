@@ -5,8 +5,12 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use inbox::{
-    Context, Failure, Message, Processor, Router, in_transaction_fn,
-    mongo::mongodb::bson::{Document, doc},
+    Batches, Context, Failure, LentTransaction, Message, Processor, Router, in_transaction_fn,
+    mongo::{
+        MongoTransaction,
+        mongodb::bson::{Document, doc},
+    },
+    one_by_one_in_transaction_fn,
 };
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _};
 
@@ -25,28 +29,37 @@ use crate::{
 const FEWER: u64 = 10;
 /// Handlers that run at a time, each with a connection.
 const CONCURRENCY: [u32; 2] = [1, 8];
-const LOOK_AHEAD: usize = 32;
+const MODES: [(&str, Mode); 3] = [
+    ("a transaction each", Mode::Each { look_ahead: 0 }),
+    ("looking 32 ahead", Mode::Each { look_ahead: 32 }),
+    ("up to 100 in one", Mode::Shared { most: 100 }),
+];
+/// How messages get their transactions.
+#[derive(Clone, Copy)]
+pub(super) enum Mode {
+    /// One each, and claims look so far ahead.
+    Each { look_ahead: usize },
+    /// So many messages share one at most.
+    Shared { most: usize },
+}
 
 pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
     let number = (bench.options.messages / FEWER).max(1);
     bench.report.adjust("messages", number);
     for concurrency in CONCURRENCY {
-        let (mut drains, mut ahead, mut bares) =
-            (Runs::default(), Runs::default(), Runs::default());
-        for run in 0..bench.options.runs {
+        let mut drains = MODES.map(|(name, mode)| (name, mode, Runs::default()));
+        let mut bares = Runs::default();
+        for run in 0..bench.options.runs as usize {
             // None is always first.
-            for place in 0..3 {
-                let (runs, look_ahead) = match (run + place) % 3 {
-                    0 => (&mut drains, 0),
-                    1 => (&mut ahead, LOOK_AHEAD),
-                    _ => {
-                        if let Some(time) = one_bare(bench, number, concurrency).await? {
-                            bares.add(number, time);
-                        }
-                        continue;
+            for place in 0..=MODES.len() {
+                let turn = (run + place) % (MODES.len() + 1);
+                let Some((_, mode, runs)) = drains.get_mut(turn) else {
+                    if let Some(time) = one_bare(bench, number, concurrency).await? {
+                        bares.add(number, time);
                     }
+                    continue;
                 };
-                let Some(time) = one_store(bench, number, concurrency, look_ahead).await? else {
+                let Some(time) = one_store(bench, number, concurrency, *mode).await? else {
                     let text = format!("{} has no transactions", bench.site.target.name());
                     bench.report.note("transactional", text);
                     return Ok(());
@@ -55,20 +68,16 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
             }
         }
         let with = format!("{concurrency} at a time");
-        bench.rates(format!("drain in transactions, {with}"), None, &drains);
-        bench.rates(format!("looking {LOOK_AHEAD} ahead, {with}"), None, &ahead);
-        let gain = ratios(&ahead.rates, &drains.rates);
-        bench.figures(format!("looking ahead, of not so, {with}"), gain, "ratio");
-        if !bares.rates.is_empty() {
-            bench.rates(format!("bare transactions, {with}"), None, &bares);
-            let of_bare = ratios(&drains.rates, &bares.rates);
-            bench.figures(format!("of bare transactions, {with}"), of_bare, "ratio");
-            let of_bare = ratios(&ahead.rates, &bares.rates);
-            bench.figures(
-                format!("looking ahead, of bare ones, {with}"),
-                of_bare,
-                "ratio",
-            );
+        for (name, _, runs) in &drains {
+            bench.rates(format!("{name}, {with}"), None, runs);
+        }
+        if bares.rates.is_empty() {
+            continue;
+        }
+        bench.rates(format!("bare transactions, {with}"), None, &bares);
+        for (name, _, runs) in &drains {
+            let of_bare = ratios(&runs.rates, &bares.rates);
+            bench.figures(format!("{name}, of bare ones, {with}"), of_bare, "ratio");
         }
     }
     Ok(())
@@ -79,7 +88,7 @@ pub(super) async fn one_store(
     bench: &mut Bench<'_>,
     number: u64,
     concurrency: u32,
-    look_ahead: usize,
+    mode: Mode,
 ) -> Result<Option<Duration>> {
     let store = bench.fresh(Slot::First).await?;
     let inbox = store.inbox();
@@ -88,16 +97,19 @@ pub(super) async fn one_store(
         return Ok(None);
     }
     set_up(&bench.site, Slot::First).await?;
-    let Some(router) = router(&store)? else {
+    let Some(router) = router(&store, mode, concurrency)? else {
         return Ok(None);
     };
     work::prefill(&inbox, &mut Maker::new(bench.shape.payload)?, number).await?;
     bench.site.rest().await?;
-    let processor = Processor::builder(inbox.clone())
-        .router(router)
-        .concurrency(concurrency as usize)
-        .look_ahead(look_ahead)
-        .build()?;
+    let processor = Processor::builder(inbox.clone()).router(router);
+    let processor = match mode {
+        Mode::Each { look_ahead } => processor
+            .concurrency(concurrency as usize)
+            .look_ahead(look_ahead),
+        Mode::Shared { .. } => processor,
+    };
+    let processor = processor.build()?;
     let time = drain::run(&inbox, &processor, number).await?;
     inbox.close().await;
     Ok(Some(time))
@@ -156,10 +168,24 @@ pub(super) async fn set_up(site: &Site, slot: Slot) -> Result<()> {
     Ok(())
 }
 
-fn router(store: &AnyStore) -> Result<Option<Router>> {
-    macro_rules! in_sql {
+fn router(store: &AnyStore, mode: Mode, concurrency: u32) -> Result<Option<Router>> {
+    let router = Router::new(handler()?);
+    macro_rules! runs {
         ($store:ident, $effect:expr) => {
-            in_transaction_fn($store, |mut transaction, context: Context| async move {
+            match mode {
+                Mode::Each { .. } => router.fallback_handler(in_transaction_fn($store, $effect)),
+                Mode::Shared { most } => router
+                    .fallback_batch_handler(one_by_one_in_transaction_fn($store, $effect))
+                    .batches(Batches::up_to(most).at_once(concurrency as usize)),
+            }
+        };
+    }
+    macro_rules! in_sql {
+        ($store:ident, $database:ty, $effect:expr) => {
+            runs!($store, |mut transaction: LentTransaction<
+                sqlx::Transaction<'static, $database>,
+            >,
+                           context: Context| async move {
                 sqlx::query($effect)
                     .bind(context.message().id().as_str())
                     .execute(&mut **transaction)
@@ -168,17 +194,16 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
             })
         };
     }
-    let router = Router::new(handler()?);
-    let router = match store.clone() {
+    Ok(Some(match store.clone() {
         AnyStore::Memory(_) | AnyStore::Redis(_) => return Ok(None),
-        AnyStore::Postgres(store) => {
-            router.fallback_handler(in_sql!(store, pair::postgres::EFFECT))
-        }
-        AnyStore::MySql(store) => router.fallback_handler(in_sql!(store, pair::mysql::EFFECT)),
-        AnyStore::Sqlite(store) => router.fallback_handler(in_sql!(store, pair::sqlite::EFFECT)),
-        AnyStore::Mongo(store) => router.fallback_handler(in_transaction_fn(
-            store,
-            |mut transaction, context: Context| async move {
+        AnyStore::Postgres(store) => in_sql!(store, sqlx::Postgres, pair::postgres::EFFECT),
+        AnyStore::MySql(store) => in_sql!(store, sqlx::MySql, pair::mysql::EFFECT),
+        AnyStore::Sqlite(store) => in_sql!(store, sqlx::Sqlite, pair::sqlite::EFFECT),
+        AnyStore::Mongo(store) => {
+            runs!(store, |mut transaction: LentTransaction<
+                MongoTransaction,
+            >,
+                          context: Context| async move {
                 let session = transaction.session()?;
                 let effects = session.client().database(Slot::First.database());
                 effects
@@ -187,8 +212,7 @@ fn router(store: &AnyStore) -> Result<Option<Router>> {
                     .session(session)
                     .await?;
                 Ok::<_, Failure>(())
-            },
-        )),
-    };
-    Ok(Some(router))
+            })
+        }
+    }))
 }

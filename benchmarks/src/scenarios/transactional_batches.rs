@@ -13,7 +13,11 @@ use sqlx::{
     ConnectOptions as _, Connection as _, PgConnection, Row as _, postgres::PgConnectOptions,
 };
 
-use super::{Bench, Runs, drain, ratios, transactional, work};
+use super::{
+    Bench, Runs, drain, ratios,
+    transactional::{self, Mode},
+    work,
+};
 use crate::{
     maker::Maker,
     stores::AnyStore,
@@ -59,7 +63,8 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
                 }
                 1 => bares.add(number, by_hand(bench, number, batch).await?),
                 _ => {
-                    let time = transactional::one_store(bench, fewer, single, 0).await?;
+                    let mode = Mode::Each { look_ahead: 0 };
+                    let time = transactional::one_store(bench, fewer, single, mode).await?;
                     singles.add(fewer, time.unwrap_or_default());
                 }
             }
