@@ -13,12 +13,12 @@
 use std::{collections::BTreeMap, io::Write as _, path::Path, sync::Arc, time::Duration};
 
 use inbox::{
-    CancellationToken, Context as HandlerContext, Filter, HandlerName, Message, MessageId,
-    Operate as _, OrderingKey, Page, Processor, Router, Schema as _, Transactional as _,
-    in_transaction_fn,
+    Batches, CancellationToken, Context as HandlerContext, Filter, HandlerName, LentTransaction,
+    Message, MessageId, Operate as _, OrderingKey, Page, Processor, Router, Schema as _,
+    Transactional as _, in_transaction_fn, one_by_one_in_transaction_fn,
     outbox::Outbox,
     receiver::{Envelope, Publisher, Receiver, SourceError},
-    sqlite::{SqliteOptions, SqliteStore},
+    sqlite::{SqliteOptions, SqliteStore, sqlx::SqliteTransaction},
 };
 use tokio::time::{Instant, sleep};
 
@@ -296,21 +296,28 @@ pub(crate) async fn receive<B: Broker>(
         .batch_size(20)
         .build();
     let bank = store.clone();
-    let charge = in_transaction_fn(
-        store.clone(),
-        move |mut transaction, context: HandlerContext| {
-            let bank = bank.clone();
-            async move {
-                let order = String::from_utf8_lossy(context.message().payload()).into_owned();
-                let charge = note(CHARGES, &order)?;
-                bank.receive_in(&mut transaction, &[charge]).await?;
-                Ok::<_, Failure>(())
-            }
-        },
-    );
+    let charge = move |mut transaction: LentTransaction<SqliteTransaction<'static>>,
+                       context: HandlerContext| {
+        let bank = bank.clone();
+        async move {
+            let order = String::from_utf8_lossy(context.message().payload()).into_owned();
+            let charge = note(CHARGES, &order)?;
+            bank.receive_in(&mut transaction, &[charge]).await?;
+            Ok::<_, Failure>(())
+        }
+    };
+    let router = Router::new(HANDLER);
+    // Every other process shares its transactions.
+    let router = if std::process::id().is_multiple_of(2) {
+        let charge = one_by_one_in_transaction_fn(store.clone(), charge);
+        let batches = Batches::of_one_key(20).at_once(4);
+        router.fallback_batch_handler(charge).batches(batches)
+    } else {
+        router.fallback_handler(in_transaction_fn(store.clone(), charge))
+    };
     let processor = Processor::builder(Arc::new(store))
         .lease(LEASE)
-        .router(Router::new(HANDLER).fallback_handler(charge))
+        .router(router)
         .build()?;
     let (received, processed) = tokio::join!(
         receiver.run(&mut source, shutdown.clone()),
