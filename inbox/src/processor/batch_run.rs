@@ -129,6 +129,7 @@ impl BatchRun<'_> {
                 }
                 Err(failure) => self.served.router.decide(failure),
             };
+            let ran_alone = part.len() == 1;
             part.retain(|place| {
                 let Some(given) = batch.get(*place).and_then(|one| answered(one, &failure)) else {
                     return true;
@@ -139,7 +140,7 @@ impl BatchRun<'_> {
             if part.is_empty() {
                 continue;
             }
-            if part.len() == 1 || !failure.may_be_of_one_message() {
+            if ran_alone || !failure.may_be_of_one_message() {
                 search.failed(&failure);
                 for place in part {
                     answer(&mut held_up, place, Err(failure.clone()));

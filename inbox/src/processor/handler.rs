@@ -144,7 +144,10 @@ impl Context {
     /// Cancels for a reason that is no fault of the message's: the processor has been asked to
     /// stop, or the store did not renew the lease.
     pub(super) fn cut_short(&self) {
-        self.0.is_cut_short.store(true, Ordering::Release);
+        // What has ended before has not done so for that reason.
+        if self.0.answer.get().is_none() {
+            self.0.is_cut_short.store(true, Ordering::Release);
+        }
         self.cancel();
     }
 

@@ -15,9 +15,10 @@ use super::{
     TransactionalHandler,
     batch::{Answer, HeldUp},
     batch_run::end_before_run,
+    handler::Completed,
     task::panic_text,
     transaction::{Borrowing, Closure},
-    transaction_run::{Run, Work, cancelled, gone},
+    transaction_run::{Run, Work, cancelled, gone, not_settled},
 };
 use crate::Transactional;
 
@@ -33,20 +34,24 @@ const LONGEST: Duration = Duration::from_millis(100);
 ///   [`in_transaction`](crate::in_transaction).
 /// - A message that fails does so by itself. When one fails, panics or leaves its transaction unusable, the
 ///   transaction is rolled back; those before it run again, and commit without it; then it runs as the first of
-///   another transaction, and only there its failure counts. So a message runs twice, within one attempt, if it or one
-///   behind it in the transaction fails.
+///   another transaction, and only there its failure counts. So a message mostly runs twice, within one attempt, if it or
+///   one behind it in the transaction fails.
 /// - No message begins in a transaction that has been open for a tenth of a second: it is committed, and the next one
-///   opened. So slow handlers share nothing, and what one has locked stays so for a tenth of a second longer at most.
+///   opened. So slow handlers hardly share, and what one has locked stays so for a tenth of a second and one more message.
 /// - Messages run in the order of the batch. With [runs](crate::Batches::runs), those of an ordering key take effect in
 ///   order, and what is behind one that fails is handed back untouched.
-/// - A message sees what those before it in the transaction have written.
-/// - A handler has to pass on the errors of its statements, as in every transaction. On MySQL and SQLite some of them (a
-///   deadlock, a full disk) end the transaction of its neighbours, too: what these write behind an error that was
-///   overlooked commits at once, and once more when they run again.
 ///
-/// Two transactions that write the same rows in different orders can wait for each other, until the database gives one
-/// up. Where messages meet in few rows, [`Batches::of_one_key`](crate::Batches::of_one_key) keeps those of a key in one
-/// batch, and `at_once(1)` lets one transaction run at a time.
+/// The handler has to do without what it shares:
+///
+/// - It sees what those before it have written, and the time of the transaction's beginning. What it sets for the
+///   transaction (`SET LOCAL`, advisory locks, temporary tables) is there for those behind it. PostgreSQL refuses
+///   `SET TRANSACTION` to all but the first, so that each would have a transaction of its own in the end.
+/// - It has to pass on the errors of its statements, as in every transaction, and must not end it. On MySQL and SQLite
+///   some errors (a deadlock, a full disk), and DDL on MySQL, end the transaction of its neighbours, too: what these
+///   write behind that commits at once, and once more when they run again.
+/// - Two transactions that write the same rows in different orders can wait for each other, until the database gives one
+///   up. Where messages meet in few rows, [`Batches::of_one_key`](crate::Batches::of_one_key) keeps those of a key in one
+///   batch, and `at_once(1)` lets one transaction run at a time.
 ///
 /// So it is for quick handlers whose effects are in the database. One that also acts elsewhere should not share:
 /// what it did for a message is done again when a neighbour fails. Each running batch occupies a
@@ -119,9 +124,13 @@ where
             context.set_untouched(true);
         }
         let mut held_up = HeldUp::default();
-        // Those before `first` have their answers. The next transaction has those from there up to `end`.
+        // Those before `first` have their answers. The next transaction has those from there up to `end`, behind which is
+        // one that failed behind others, or nothing.
         let (mut first, mut end) = (0, batch.len());
         while first < batch.len() {
+            if first == end {
+                end = batch.len();
+            }
             let mut places = Vec::with_capacity(end - first);
             for (place, context) in batch.iter().enumerate().take(end).skip(first) {
                 let is_over = context.answered();
@@ -131,42 +140,54 @@ where
                 }
             }
             let Some(head) = places.first().copied() else {
-                (first, end) = (end, batch.len());
+                first = end;
                 continue;
             };
-            let place_of = |context: Context| {
+            let part = batch.part(&places);
+            let (ended, cut) = self.run(&part).await;
+            let place_of = |context: &Context| {
                 let mut places = places.iter().copied();
-                places.find(|place| batch.get(*place).is_some_and(|one| one.is_same(&context)))
+                places.find(|place| batch.get(*place).is_some_and(|one| one.is_same(context)))
             };
-            match self.run(&batch.part(&places)).await {
+            match (ended, cut) {
                 (Ok(answers), cut) => {
-                    let next = match cut {
+                    let next = match &cut {
                         Some(Cut::Late(context)) => place_of(context).unwrap_or(end),
                         _ => end,
                     };
-                    let answered = places.iter().copied().zip(answers);
-                    for (place, answer) in answered.take_while(|(place, _)| *place < next) {
-                        if let Some(context) = batch.get(place) {
+                    for (place, answer) in places.into_iter().zip(answers) {
+                        let is_lost = answer.as_ref().is_err_and(Failure::is_lease_lost);
+                        if let Some(context) = batch.get(place)
+                            && (place < next || is_lost)
+                        {
                             give(&mut held_up, place, context, answer);
                         }
                     }
-                    (first, end) = (next, batch.len());
+                    first = next;
                 }
                 (Err(failure), cut) => {
-                    let at_fault = match cut {
+                    // Where it failed, or is not known to have begun.
+                    let place = match &cut {
                         Some(Cut::Failed(context)) => place_of(context),
-                        _ => Some(head).filter(|_| places.len() == 1),
-                    };
-                    match (at_fault, batch.get(head)) {
-                        (Some(place), Some(context)) if place == head => {
-                            give(&mut held_up, head, context, Err(failure));
-                            (first, end) = (head + 1, batch.len());
+                        Some(Cut::Late(context)) if !part.iter().any(Context::is_in_doubt) => {
+                            place_of(context)
                         }
+                        _ => None,
+                    };
+                    match place {
                         // Perhaps by what others have left behind in the transaction. These run without it, and
                         // then it runs as the first.
-                        (Some(place), _) => end = place,
-                        // The batch runs in halves.
-                        (None, _) => return Err(failure),
+                        Some(place) if place > head => end = place,
+                        None if batch.len() == 1 || part.len() > 1 => {
+                            // The batch runs in halves, unless it is of one.
+                            return Err(failure);
+                        }
+                        _ => {
+                            if let Some(context) = batch.get(head) {
+                                give(&mut held_up, head, context, Err(failure));
+                            }
+                            first = head + 1;
+                        }
                     }
                 }
             }
@@ -269,6 +290,10 @@ impl<W> Shared<'_, W> {
             return Err(gone());
         }
         let mut answers = answers.for_each(&only)?.into_iter();
-        answers.next().unwrap_or_else(|| Err(cancelled()))
+        let completion = answers.next().unwrap_or_else(|| Err(cancelled()))?;
+        match completion.clone().into_inner() {
+            Completed::Here { .. } => Ok(completion),
+            Completed::Already => Err(not_settled()),
+        }
     }
 }

@@ -464,9 +464,7 @@ where
         for (place, (context, answer)) in batch.iter().zip(&answers).enumerate() {
             let Ok(completion) = answer else { continue };
             let Completed::Here { result } = completion.clone().into_inner() else {
-                return Err(Failure::dead(
-                    "the handler says that it has settled the message, but its transaction is open",
-                ));
+                return Err(not_settled());
             };
             places.push(place);
             settlements.push(Settlement {
@@ -575,6 +573,10 @@ fn no_answer() -> Failure {
 
 pub(super) fn cancelled() -> Failure {
     Failure::retry("cancelled while running")
+}
+
+pub(super) fn not_settled() -> Failure {
+    Failure::dead("the handler says that it has settled the message, but its transaction is open")
 }
 
 pub(super) fn gone() -> Failure {

@@ -11,7 +11,7 @@ use inbox::{
     Batch, Batches, Completion, Context, Failure, Fallback, Middleware, Next, RetryPolicy, State,
     one_by_one,
 };
-use tokio::time::sleep;
+use tokio::{sync::Notify, time::sleep};
 
 use super::*;
 
@@ -409,6 +409,57 @@ async fn what_one_by_one_has_done_counts_when_its_batch_is_dropped() {
     assert_eq!(spy.count(State::Processed).await, 1);
     // It was told to stop.
     assert_eq!(spy.record("k-1").await.attempts.started, 0);
+}
+
+/// The time limit is the batch's, and most of it went to the first.
+#[tokio::test(start_paused = true)]
+async fn the_last_of_one_by_one_does_not_pay_for_a_limit_that_others_have_used() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all([message("0"), message("1")]).await;
+    let seen = runs.clone();
+    let handler = one_by_one(move |context: Context| {
+        let seen = seen.clone();
+        async move {
+            sleep(Duration::from_secs(3)).await;
+            seen.add(&Batch::new(vec![context]));
+            Ok::<_, Failure>(())
+        }
+    });
+    let router = router(handler).timeout(Duration::from_secs(5));
+    let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+    assert_eq!((summary.processed, summary.retried), (2, 0), "{summary:?}");
+    assert_eq!(runs.all().concat(), ["0", "1"]);
+}
+
+/// What failed before the stop has not failed for its sake.
+#[tokio::test(start_paused = true)]
+async fn what_one_by_one_has_failed_pays_for_it_though_its_batch_is_dropped() {
+    let spy = spy();
+    spy.receive_all([message("0"), message("1")]).await;
+    let hangs = Arc::new(Notify::new());
+    let signal = hangs.clone();
+    let handler = one_by_one(move |context: Context| {
+        let signal = signal.clone();
+        async move {
+            if context.message().id().as_str() == "1" {
+                signal.notify_one();
+                std::future::pending::<()>().await;
+            }
+            Err::<(), _>(Failure::retry("no such order"))
+        }
+    });
+    let router = router(handler).retry(RetryPolicy::default());
+    let builder = processor(&spy, router).drain_limit(Duration::from_secs(1));
+    let (processor, shutdown) = (builder.build().unwrap(), CancellationToken::new());
+    let stop = async {
+        hangs.notified().await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+    let summary = summary.unwrap();
+    assert_eq!((summary.retried, summary.released), (1, 1), "{summary:?}");
+    assert_eq!(spy.record("0").await.attempts.finished, 1);
+    assert_eq!(spy.record("1").await.attempts.started, 0);
 }
 
 /// The batch is timed out, runs in halves, and the first of them blocks its thread for longer than the lease.

@@ -104,3 +104,36 @@ async fn a_commit_that_goes_wrong_costs_no_effect_and_makes_none_twice() {
         assert_eq!(place.effects().await.len(), COUNT);
     }
 }
+
+/// Those before the one that fails are slow when they run again, and share no transaction with it.
+#[tokio::test]
+async fn what_fails_does_not_run_again_with_those_it_has_failed_behind() {
+    let place = place().await;
+    let ran = Arc::new(Mutex::new(vec![0; COUNT]));
+    let seen = ran.clone();
+    let write = move |mut lent: LentTransaction<Fragile>, context: Context| {
+        let seen = seen.clone();
+        async move {
+            lent.write(&context).await?;
+            let number: usize = context.message().id().as_str().parse()?;
+            let times = {
+                let mut seen = seen.lock().unwrap();
+                seen[number] += 1;
+                seen[number]
+            };
+            if number == 5 {
+                return Err(Failure::dead("always"));
+            }
+            if times == 2 {
+                tokio::time::sleep(Duration::from_millis(60)).await;
+            }
+            Ok(())
+        }
+    };
+    let handler = one_by_one_in_transaction_fn(place.store.clone(), write);
+    let summary = until_idle(place.processor_of(router(handler))).await;
+    assert_eq!((summary.processed, summary.dead), (COUNT as u64 - 1, 1));
+    assert_eq!(place.effects().await.len(), COUNT - 1);
+    let ran = ran.lock().unwrap();
+    assert!(ran.iter().all(|times| *times <= 2), "{ran:?}");
+}
