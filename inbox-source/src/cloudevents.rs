@@ -99,7 +99,8 @@ impl CloudEvent {
     /// which may use the same ids, take [`into_message_as`](Self::into_message_as) with
     /// [`unique_id`](Self::unique_id).
     ///
-    /// The other attributes are the message's headers.
+    /// The other attributes are the message's headers; `correlationid` and `causationid` are `correlation-id` and
+    /// `causation-id`.
     ///
     /// # Errors
     /// [`Invalid`] when an attribute breaks the rule of what it becomes, such as an id of more than
@@ -120,9 +121,19 @@ impl CloudEvent {
         }
         message = message.with_header(headers::SOURCE, self.source)?;
         for (name, value) in self.others {
-            message = message.with_header(name, value)?;
+            message = message.with_header(header_of(&name), value)?;
         }
         Ok(message)
+    }
+}
+
+/// The header that an attribute becomes: of its own name, but for those of the extension *correlation*, since names of
+/// attributes have no hyphens.
+pub(crate) fn header_of(attribute: &str) -> &str {
+    match attribute {
+        "correlationid" => headers::CORRELATION_ID,
+        "causationid" => headers::CAUSATION_ID,
+        other => other,
     }
 }
 

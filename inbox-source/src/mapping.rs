@@ -10,7 +10,7 @@ use sha2::{Digest as _, Sha256};
 
 use crate::{
     Envelope, IdFrom, Rejection, TextFrom,
-    cloudevents::{CloudEvent, Malformed, Mode},
+    cloudevents::{CloudEvent, Malformed, Mode, header_of},
     fields::{Document, FieldError},
 };
 
@@ -57,7 +57,7 @@ pub enum MappingError {
 /// | kind | a CloudEvent's type; the broker's property; the address |
 /// | ordering key | a CloudEvent's `partitionkey`; the broker's property; without one there is no order |
 /// | payload | the body; of a CloudEvent, its data |
-/// | headers | all that are text, and `source` (the address) and `time` where there are none |
+/// | headers | all that are text, and `source` (the address) and `time` where there are none; a CloudEvent's attributes (`correlationid` and `causationid` as `correlation-id` and `causation-id`) |
 /// | content type | the broker's property or the header `content-type` |
 ///
 /// A CloudEvent is told by its content type (`application/cloudevents+json`), or by headers of its
@@ -319,7 +319,7 @@ fn add_event(message: Message, event: &CloudEvent) -> Result<Message, Rejection>
     }
     message = message.with_header(headers::SOURCE, event.source())?;
     for (name, value) in event.attributes() {
-        message = message.with_header(name, value)?;
+        message = message.with_header(header_of(name), value)?;
     }
     Ok(message)
 }

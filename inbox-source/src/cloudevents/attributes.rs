@@ -110,6 +110,8 @@ fn unquote(value: &[u8]) -> Cow<'_, [u8]> {
 
 #[cfg(test)]
 mod tests {
+    use inbox_api::{HandlerName, headers};
+
     use super::*;
 
     const REQUIRED: [(&str, &[u8]); 4] = [
@@ -162,6 +164,15 @@ mod tests {
         let without_id = REQUIRED.into_iter().filter(|(name, _)| *name != "CE-ID");
         let without_id = CloudEvent::from_http_headers(without_id, Bytes::new());
         assert_eq!(without_id, Err(Malformed::NotAnEvent));
+    }
+
+    #[test]
+    fn the_correlation_is_found_by_the_name_that_messages_have() {
+        let event = event(&[("ce-correlationid", b"c-9"), ("ce-causationid", b"m-8")]).unwrap();
+        assert_eq!(event.attribute("correlationid"), Some("c-9"));
+        let message = event.into_message(HandlerName::new("h").unwrap()).unwrap();
+        assert_eq!(message.headers().get(headers::CORRELATION_ID), Some("c-9"));
+        assert_eq!(message.headers().get(headers::CAUSATION_ID), Some("m-8"));
     }
 
     #[test]
