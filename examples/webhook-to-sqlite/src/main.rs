@@ -3,14 +3,13 @@
 
 use std::{error::Error, sync::Arc, time::Duration};
 
-use axum::Router as WebRouter;
 use inbox::sqlite::{SqliteOptions, SqliteStore, sqlx};
 use inbox::{CancellationToken, Context, Failure, Janitor, Processor, Router};
 use inbox::{Schema as _, Service, Transactional as _, in_transaction_fn};
 use inbox_http::{Endpoint, Provider, WebhookReceiver};
 
+const USAGE: &str = "usage: webhook-to-sqlite ADDRESS FILE";
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS build (revision TEXT NOT NULL)";
-
 #[derive(serde::Deserialize)]
 struct Push {
     after: String,
@@ -19,15 +18,13 @@ struct Push {
 #[tokio::main]
 async fn main() -> Result<(), Box<dyn Error>> {
     let mut arguments = std::env::args().skip(1);
-    let usage = "usage: webhook-to-sqlite ADDRESS FILE";
-    let address = arguments.next().ok_or(usage)?;
-    let file = arguments.next().ok_or(usage)?;
+    let address = arguments.next().ok_or(USAGE)?;
+    let file = arguments.next().ok_or(USAGE)?;
     let store = SqliteStore::connect(SqliteOptions::new(file)).await?;
     store.migrate().await?;
     let mut setup = store.open().await?;
     sqlx::query(TABLE).execute(&mut *setup).await?;
     store.commit(setup).await?;
-
     let build = in_transaction_fn(store.clone(), |mut tx, context: Context| async move {
         let body = context.message().payload();
         let push: Push = serde_json::from_slice(body).map_err(Failure::dead)?;
@@ -41,22 +38,18 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .lease(Duration::from_secs(10)) // when another process takes over from one that was killed
         .build()?;
     let github = Provider::github([std::env::var("GITHUB_SECRET")?])?;
-    let webhooks =
-        WebhookReceiver::new(inbox.clone()).endpoint("/github", Endpoint::new(github, ["ci"])?)?;
-    let app = WebRouter::new().merge(webhooks.into_router());
+    let github = Endpoint::new(github, ["ci"])?;
+    let webhooks = WebhookReceiver::new(inbox.clone()).endpoint("/github", github)?;
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-
+    let web = axum::serve(listener, webhooks.into_router());
     let month = Duration::from_secs(30 * 24 * 60 * 60);
     let janitor = Janitor::builder(inbox.clone()).keep_processed(month);
     let service = Service::builder(inbox)
         .processor("ci", processor)
         .janitor("retention", janitor.build()?)
-        .task("web", |shutdown: CancellationToken| async move {
-            let server = axum::serve(listener, app);
-            server
-                .with_graceful_shutdown(shutdown.cancelled_owned())
-                .await
+        .task("web", |stop: CancellationToken| async move {
+            web.with_graceful_shutdown(stop.cancelled_owned()).await
         })
         .build()?;
     let shutdown = CancellationToken::new();
