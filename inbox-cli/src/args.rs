@@ -261,10 +261,12 @@ pub(crate) struct FilterArgs {
     /// Only messages accepted less than this long ago
     #[arg(long, value_name = "AGE", value_parser = duration)]
     pub(crate) newer_than: Option<Duration>,
-    /// Only messages whose last error contains this text
+    /// Only messages whose last error contains this text. Where `inbox dead` prints # for numbers, give a part
+    /// without them
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
-    /// Only messages whose last error is of this type, as `inbox dead` prints it
+    /// Only messages whose last error is of this type, as `inbox dead` prints it; where it prints a text,
+    /// --error takes a part of that
     #[arg(long, value_name = "TYPE", value_parser = error_type)]
     pub(crate) error_type: Option<ErrorType>,
     /// Only messages with this id, of whichever handler; repeat it for several
@@ -409,7 +411,9 @@ impl From<FinalStateArg> for State {
 }
 
 fn error_type(text: &str) -> Result<ErrorType, String> {
-    ErrorType::new(text).map_err(|invalid| invalid.to_string())
+    ErrorType::new(text).map_err(|invalid| {
+        format!("{invalid}; for an error that is a text, --error takes a part of it")
+    })
 }
 
 /// An address to listen at. A name is none: it may have several, of which one would be a guess.

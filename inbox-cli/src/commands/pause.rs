@@ -18,7 +18,7 @@ pub(crate) struct PauseArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct ResumeArgs {
-    /// The handler
+    /// The handler. `inbox stats` names those that are paused
     #[arg(value_name = "HANDLER")]
     pub(crate) handler: HandlerName,
 }
@@ -27,7 +27,7 @@ pub(crate) async fn pause(global: &Global, args: &PauseArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let pausing = command_pauses::pause(&*store, &args.handler);
     store::waiting(&global.store, pausing).await?;
-    report(global, &args.handler, true)
+    report(global, &args.handler, true, "is paused")
 }
 
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
@@ -38,19 +38,19 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
     }
     let resuming = command_pauses::resume(&*store, &args.handler);
     store::waiting(&global.store, resuming).await?;
-    report(global, &args.handler, false)
+    // A name that is mistyped looks so.
+    let what = match paused.contains(&args.handler) {
+        true => "is handed out again",
+        false => "was not paused",
+    };
+    report(global, &args.handler, false, what)
 }
 
-fn report(global: &Global, handler: &HandlerName, paused: bool) -> Result<Exit> {
+fn report(global: &Global, handler: &HandlerName, paused: bool, what: &str) -> Result<Exit> {
     if global.json {
         output::json(&json!({ "handler": handler, "paused": paused }))?;
     } else if !global.quiet {
         let handler = output::cell(handler.as_str(), usize::MAX);
-        let what = if paused {
-            "is paused"
-        } else {
-            "is handed out again"
-        };
         output::line(format!("{handler} {what}"))?;
     }
     Ok(Exit::Ok)

@@ -187,6 +187,10 @@ fn a_paused_handler_is_not_worked_for() {
         finish(worker.wait_with_output().unwrap()).exits(0);
         assert_eq!(place.stats().processed, 2);
         place.inbox(&["resume", "without messages"]).exits(0);
+        place
+            .inbox(&["resume", "without mesages"])
+            .exits(0)
+            .says("was not paused");
         let stats = place.inbox(&["stats"]).exits(0);
         assert!(!stats.stderr.contains("paused"), "{stats:?}");
     });
