@@ -108,11 +108,10 @@ use crate::{
     expiry::expiry_reason,
     hooks::Call,
     patience::{Patience, Patient, SHORTEST, STORE_TIMEOUT},
+    processor::{Rule, Ruling},
     refusal::plainer,
     retry::RetryPolicy,
 };
-
-type Classify = Arc<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
 
 /// For how long a call of the store is repeated. A call may itself wait for a store that is away, and who called
 /// waits for all of them.
@@ -143,7 +142,7 @@ pub struct InlineConsumer {
     on_duplicate: OnDuplicate,
     on_busy: OnBusy,
     gone: Option<CancellationToken>,
-    classify: Vec<Classify>,
+    rules: Vec<Arc<Rule>>,
     hooks: Option<Arc<dyn Hooks>>,
     memory: Memory,
     begins: Arc<Semaphore>,
@@ -170,7 +169,7 @@ impl InlineConsumer {
             on_duplicate: OnDuplicate::default(),
             on_busy: OnBusy::Wait(Duration::from_secs(10)),
             gone: None,
-            classify: Vec::new(),
+            rules: Vec::new(),
             hooks: None,
             memory: Memory::default(),
             begins: Arc::new(Semaphore::new(BEGINS)),
@@ -221,8 +220,16 @@ impl InlineConsumer {
         mut self,
         decide: impl Fn(&E) -> Remedy + Send + Sync + 'static,
     ) -> Self {
-        self.classify
-            .push(Arc::new(move |failure| failure.find().map(&decide)));
+        self.rules.push(Arc::new(Ruling::classify(decide)));
+        self
+    }
+
+    /// Tries messages again by this policy whose handler has failed with an error of type `E`: a
+    /// [rule](Self::classify) like others. The policy counts all of a message's attempts, and allows no more of them
+    /// than the [consumer's](Self::retry).
+    #[must_use]
+    pub fn retry_on<E: std::error::Error + 'static>(mut self, policy: RetryPolicy) -> Self {
+        self.rules.push(Arc::new(Ruling::retry::<E>(policy)));
         self
     }
 

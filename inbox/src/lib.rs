@@ -111,6 +111,14 @@
 //!
 //! Any other broker: implement the traits, and run the crate `source-tests` on it.
 //!
+//! # Other features
+//! | feature | what |
+//! |---|---|
+//! | `anyhow` | `anyhow::Error` as a handler's error, with all of its sources |
+//! | `metrics` | [`telemetry`] through the `metrics` facade, and gauges of the store |
+//! | `opentelemetry` | spans that continue the producer's trace |
+//! | `uuid` | [`MessageId`] from a `uuid::Uuid`; `MessageId::unique`, of version 7, for those who have no id |
+//!
 //! # Encryption
 //! Stores on a server leave TLS to the features of their driver, so that the application decides
 //! which implementation and which root certificates it builds. Cargo unites the features of a

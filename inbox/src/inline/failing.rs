@@ -76,8 +76,8 @@ impl InlineConsumer {
         failure: Failure,
     ) -> Result<Consumed, ConsumeError<E>> {
         let failure = failure.decided(|failure| {
-            let mut rules = self.classify.iter();
-            rules.find_map(|decide| decide(failure))
+            let mut rules = self.rules.iter();
+            rules.find_map(|rule| rule(failure))
         });
         if failure.is_lease_lost() {
             self.lost(leased);
@@ -99,7 +99,10 @@ impl InlineConsumer {
         };
         let remedy = failure.remedy().unwrap_or(Remedy::Retry);
         let text = failure.error().to_owned();
-        match self.settle_failure(leased, ended, remedy, text).await {
+        let policy = failure.policy(&self.retry);
+        let attempt = leased.attempts.started;
+        let outcome = remedy.outcome(text, attempt, &policy, self.after_dead);
+        match self.settle_failure(leased, ended, outcome).await {
             Left::Open => Err(ConsumeError::Handler(error)),
             Left::Lost => Err(ConsumeError::LeaseLost),
             Left::Dead => Err(ConsumeError::Dead(Cause::Failed(error))),
@@ -119,7 +122,9 @@ impl InlineConsumer {
             settler,
             is_in_doubt: true,
         };
-        let left = self.settle_failure(leased, ended, Remedy::Retry, text);
+        let attempt = leased.attempts.started;
+        let outcome = Remedy::Retry.outcome(text, attempt, &self.retry, self.after_dead);
+        let left = self.settle_failure(leased, ended, outcome);
         match left.await {
             Left::Open | Left::Lost => Err(ConsumeError::Panicked(panic)),
             Left::Dead => Err(ConsumeError::Dead(Cause::Panicked(panic))),
@@ -127,15 +132,7 @@ impl InlineConsumer {
         }
     }
 
-    async fn settle_failure(
-        &self,
-        leased: &Leased,
-        ended: Ended,
-        remedy: Remedy,
-        error: String,
-    ) -> Left {
-        let attempt = leased.attempts.started;
-        let outcome = remedy.outcome(error, attempt, &self.retry, self.after_dead);
+    async fn settle_failure(&self, leased: &Leased, ended: Ended, outcome: Outcome) -> Left {
         let settled = self.settle(&leased.lease, outcome.clone()).await;
         if !matches!(settled, Ok(Settled::Done)) {
             self.not_recorded(leased, &settled);

@@ -15,12 +15,12 @@ use super::{
     Context, Failure, Served,
     driver::{CANCEL_GRACE, Driver},
     lane::{Isolation, Lane},
+    outcomes::expired,
     table::{Phase, Renewed},
 };
 use crate::{
-    AfterDead, ClaimRequest, Claims, Leased, OrderingKey, Outcome, Result, Settlement, Store as _,
+    ClaimRequest, Claims, Leased, OrderingKey, Outcome, Result, Settlement, Store as _,
     backoff::through_an_outage,
-    expiry::expiry_reason,
     hooks::{Call, Teller},
     telemetry::{self, Count, OUTAGE, Timer},
 };
@@ -644,10 +644,6 @@ impl Driver {
                 after: self.config.after_dead(message),
             });
         }
-        expiry_reason(leased, lease).map(|reason| Outcome::Dead {
-            reason,
-            // Nobody is to wait for what is worth nothing.
-            after: AfterDead::Continue,
-        })
+        expired(leased, lease)
     }
 }

@@ -34,6 +34,44 @@ pub struct Failure {
     cause: Cause,
     text: String,
     source: Option<Source>,
+    /// The policy of the rule that has decided, if it has one.
+    policy: Option<Arc<RetryPolicy>>,
+}
+
+/// A rule for errors: what is to happen to a message that has failed so, if it says anything.
+pub(crate) type Rule = dyn Fn(&Failure) -> Option<Ruling> + Send + Sync;
+
+/// What a rule has decided.
+pub(crate) struct Ruling {
+    remedy: Remedy,
+    policy: Option<Arc<RetryPolicy>>,
+}
+
+impl Ruling {
+    /// The rule for errors of type `E`.
+    pub(crate) fn classify<E: Error + 'static>(
+        decide: impl Fn(&E) -> Remedy + Send + Sync + 'static,
+    ) -> impl Fn(&Failure) -> Option<Self> + Send + Sync {
+        move |failure| {
+            failure.find().map(|error| Self {
+                remedy: decide(error),
+                policy: None,
+            })
+        }
+    }
+
+    /// The rule that errors of type `E` are tried again by this policy.
+    pub(crate) fn retry<E: Error + 'static>(
+        policy: RetryPolicy,
+    ) -> impl Fn(&Failure) -> Option<Self> + Send + Sync {
+        let policy = Arc::new(policy);
+        move |failure| {
+            failure.find::<E>().map(|_| Self {
+                remedy: Remedy::Retry,
+                policy: Some(policy.clone()),
+            })
+        }
+    }
 }
 
 /// What is to happen to a message whose handler has failed.
@@ -200,6 +238,19 @@ impl Failure {
             cause,
             text: error_text(&text).into_owned(),
             source: Some(error),
+            policy: None,
+        }
+    }
+
+    /// How a message is tried again that has failed so, of which the policy is `of_message`: by that of the rule for its
+    /// error, if there is one. Attempts are as many as both allow.
+    pub(crate) fn policy(&self, of_message: &RetryPolicy) -> RetryPolicy {
+        let most = of_message.max_attempts();
+        match &self.policy {
+            Some(policy) => {
+                RetryPolicy::clone(policy).with_max_attempts(policy.max_attempts().min(most))
+            }
+            None => of_message.clone(),
         }
     }
 
@@ -214,10 +265,14 @@ impl Failure {
 
     /// Lets the rules of the router or consumer decide, where the handler has not. A rule that panics
     /// is a failed attempt, as a handler that does.
-    pub(crate) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Remedy>) -> Self {
+    pub(crate) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Ruling>) -> Self {
         if self.cause == Cause::Error {
             match catch_unwind(AssertUnwindSafe(|| decide(&self))) {
-                Ok(remedy) => self.cause = Cause::Decided(remedy.unwrap_or(Remedy::Retry)),
+                Ok(None) => self.cause = Cause::Decided(Remedy::Retry),
+                Ok(Some(Ruling { remedy, policy })) => {
+                    self.cause = Cause::Decided(remedy);
+                    self.policy = policy;
+                }
                 Err(panic) => return Self::retry(panic_text(&*panic)),
             }
         }
@@ -262,16 +317,15 @@ impl Failure {
         self.cause == Cause::Conflict
     }
 
-    /// What is to happen, unless the lease is lost, and the text.
-    pub(super) fn into_parts(self) -> (Option<Remedy>, String) {
-        let remedy = match self.cause {
+    /// What is to happen, unless the lease is lost.
+    pub(super) fn remedy_if_held(&self) -> Option<Remedy> {
+        match self.cause {
             Cause::Decided(remedy) => Some(remedy),
             Cause::Error | Cause::Conflict | Cause::Interrupted | Cause::NotReached => {
                 Some(Remedy::Retry)
             }
             Cause::LeaseLost => None,
-        };
-        (remedy, self.text)
+        }
     }
 }
 
@@ -548,11 +602,24 @@ mod tests {
     fn who_decides() {
         let passed_on = Failure::from(reset());
         assert_eq!(passed_on.remedy(), None);
-        let decided = passed_on.decided(|_| Some(Remedy::Dead));
+        let rule = Ruling::classify(|_: &io::Error| Remedy::Dead);
+        let decided = passed_on.decided(&rule);
         assert_eq!(decided.remedy(), Some(Remedy::Dead));
-        let own = Failure::retry("own").decided(|_| Some(Remedy::Dead));
+        let own = Failure::retry("own").decided(&rule);
         assert_eq!(own.remedy(), Some(Remedy::Retry));
         assert!(Failure::from(reset()).decided(|_| None).is_retry());
         assert!(!Failure::defer(Duration::ZERO, "later").is_retry());
+    }
+
+    #[test]
+    fn a_policy_by_error_allows_no_more_attempts_than_that_of_the_message() {
+        let soon = RetryPolicy::schedule([Duration::from_secs(1); 4]);
+        let rule = Ruling::retry::<io::Error>(soon.clone());
+        let failed = Failure::from(reset()).decided(&rule);
+        let of_message = |attempts| RetryPolicy::default().with_max_attempts(attempts);
+        assert_eq!(failed.policy(&of_message(10)), soon);
+        assert_eq!(failed.policy(&of_message(3)), soon.with_max_attempts(3));
+        let other = Failure::from(fmt::Error).decided(&rule);
+        assert_eq!(other.policy(&of_message(3)), of_message(3));
     }
 }

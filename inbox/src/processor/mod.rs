@@ -49,6 +49,7 @@ pub use breaker::CircuitBreaker;
 pub use builder::ProcessorBuilder;
 pub use failed_attempt::FailedAttempt;
 pub use failure::{Failure, Remedy};
+pub(crate) use failure::{Rule, Ruling};
 pub use handler::{Completion, Context, Handler};
 pub use json::json;
 pub use middleware::{Middleware, Next};

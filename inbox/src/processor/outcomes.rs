@@ -9,7 +9,8 @@ use super::{
     handler::Hold, lane::Lane, table::Phase, task,
 };
 use crate::{
-    Kind, Outcome, Settlement,
+    AfterDead, Kind, Leased, Outcome, Settlement,
+    expiry::expiry_reason,
     hooks::Call,
     retry::jittered,
     telemetry::{self, MESSAGE},
@@ -32,16 +33,17 @@ impl UnknownKinds {
     }
 }
 
-/// What becomes of a message whose handler has failed.
+/// What becomes of a message whose handler has failed so.
 pub(super) fn outcome(
     config: &Config,
     context: &Context,
     remedy: Remedy,
-    error: String,
+    failure: &Failure,
 ) -> Outcome {
     let (message, attempt) = (context.message(), context.attempts().started);
-    let after_dead = config.after_dead(message);
-    remedy.outcome(error, attempt, &config.retry(message), after_dead)
+    let policy = failure.policy(&config.retry(message));
+    let error = failure.error().to_owned();
+    remedy.outcome(error, attempt, &policy, config.after_dead(message))
 }
 
 /// What becomes of a message that no handler is for, or how its attempt has failed.
@@ -60,6 +62,15 @@ pub(super) fn without_handler(fallback: Fallback) -> Result<Outcome, Failure> {
     }
 }
 
+/// What becomes of a message that was leased just now, for `lease`, if it has outlived its time to live.
+pub(super) fn expired(leased: &Leased, lease: Duration) -> Option<Outcome> {
+    expiry_reason(leased, lease).map(|reason| Outcome::Dead {
+        reason,
+        // Nobody is to wait for what is worth nothing.
+        after: AfterDead::Continue,
+    })
+}
+
 impl Driver {
     /// Settles as the failure says, which may count for the circuit. Answers whether the lease is lost
     /// instead.
@@ -76,8 +87,7 @@ impl Driver {
         };
         let (lane, context) = (slot.lane, slot.context.clone());
         let is_trial = slot.trial.is_some();
-        let (remedy, error) = failure.clone().into_parts();
-        let Some(remedy) = remedy else {
+        let Some(remedy) = failure.remedy_if_held() else {
             self.judge(index, None, "", now);
             return true;
         };
@@ -87,7 +97,7 @@ impl Driver {
             Remedy::Defer(_) | Remedy::Pause(_) => None,
         };
         let went_well = went_well.filter(|_| counts);
-        self.judge(index, went_well, &error, now);
+        self.judge(index, went_well, failure.error(), now);
         let is_put_off =
             self.is_circuit_open(lane) && matches!(remedy, Remedy::Retry | Remedy::RetryAfter(_));
         let remedy = match remedy {
@@ -98,9 +108,9 @@ impl Driver {
             remedy => remedy,
         };
         if let Remedy::Pause(length) = remedy {
-            self.pause(lane, length, &error, now);
+            self.pause(lane, length, failure.error(), now);
         }
-        let mut outcome = outcome(&config, &context, remedy, error);
+        let mut outcome = outcome(&config, &context, remedy, &failure);
         let key = context.message().key();
         match &outcome {
             Outcome::Retry { after, error } => {

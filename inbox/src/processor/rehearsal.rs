@@ -1,12 +1,15 @@
 //! Running handlers without a store, for tests of them.
 
-use std::{sync::Arc, time::SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use tokio::time::Instant;
 
 use super::{
     BatchHandler, Config, Context, Processor, Served, batch_run,
-    outcomes::{outcome, without_handler},
+    outcomes::{expired, outcome, without_handler},
     router::Route,
     task::{self, End},
 };
@@ -57,7 +60,7 @@ impl Processor {
             started: attempt,
             finished: attempt.saturating_sub(1),
         };
-        rehearse(&self.config, message, attempts).await
+        rehearse(&self.config, message, attempts, Duration::ZERO).await
     }
 
     /// [`rehearse`](Self::rehearse) for several messages, as if one claim had brought them: those of each
@@ -105,7 +108,7 @@ impl Processor {
             let route = served.map(|served| (served, served.router.route(message.kind())));
             let Some((served, Route::Batch(handler))) = route else {
                 if let Some(outcome) = outcomes.get_mut(place) {
-                    *outcome = rehearse(config, message, attempts).await;
+                    *outcome = rehearse(config, message, attempts, Duration::ZERO).await;
                 }
                 continue;
             };
@@ -121,7 +124,8 @@ impl Processor {
         }
         for (served, handler, places) in batches {
             let all = places.iter().filter_map(|place| messages.get(*place));
-            let members: Vec<_> = all.map(|one| lease(config, one, attempts)).collect();
+            let members = all.map(|one| lease(config, one, attempts, Duration::ZERO));
+            let members: Vec<_> = members.collect();
             let contexts: Vec<_> = members.iter().map(|(context, _)| context.clone()).collect();
             let mut ends = |nth: usize, end| {
                 let outcome = places.get(nth).and_then(|place| outcomes.get_mut(*place));
@@ -134,16 +138,49 @@ impl Processor {
         outcomes
     }
 
-    /// [`rehearse`](Self::rehearse) for one attempt after the other, as if each delay had passed, until
-    /// the message is final: the outcomes of all. At most 1,000, for one that is deferred for ever.
+    /// [`rehearse`](Self::rehearse) for one attempt after the other, until the message is final: the outcomes of
+    /// all. At most 1,000, for one that is deferred for ever.
+    ///
+    /// No delay is waited for: the message is as much older in the next attempt
+    /// ([`accepted_at`](crate::Leased::accepted_at)), and dead where it has a [time to
+    /// live](Message::with_time_to_live) and has outlived it. The clock of the process stands still meanwhile, but for
+    /// what handlers take.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use inbox::{Context, Failure, Message, Outcome, Processor, Router};
+    /// # #[derive(serde::Serialize, serde::Deserialize)]
+    /// # struct Price;
+    /// # impl inbox::Event for Price { const KIND: &'static str = "price"; }
+    ///
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// let ten_minutes = Duration::from_secs(10 * 60);
+    /// let closed = move |_: Context| async move { Err::<(), _>(Failure::defer(ten_minutes, "closed")) };
+    /// let processor = Processor::builder(inbox::connect("memory://").await?)
+    ///     .router(Router::new("exchange").on("price", closed))
+    ///     .build()?;
+    ///
+    /// let hour = Duration::from_secs(60 * 60);
+    /// let price = Message::json("exchange", "evt-1", &Price)?.with_time_to_live(hour);
+    /// let outcomes = processor.rehearse_to_the_end(&price).await;
+    /// assert_eq!(outcomes.len(), 7); // deferred six times, then too old
+    /// assert!(matches!(&outcomes[6], Outcome::Dead { reason, .. } if reason.starts_with("expired")));
+    /// # Ok(())
+    /// # }
+    /// ```
     pub async fn rehearse_to_the_end(&self, message: &Message) -> Vec<Outcome> {
         let mut attempts = Attempts {
             started: 1,
             finished: 0,
         };
         let mut outcomes = Vec::new();
+        let mut age = Duration::ZERO;
         while outcomes.len() < LONGEST {
-            let outcome = rehearse(&self.config, message, attempts).await;
+            let outcome = rehearse(&self.config, message, attempts, age).await;
+            if let Outcome::Retry { after, .. } | Outcome::Defer { after, .. } = &outcome {
+                age = age.saturating_add(*after);
+            }
             if matches!(outcome, Outcome::Retry { .. }) {
                 attempts.started = attempts.started.saturating_add(1);
                 attempts.finished = attempts.finished.saturating_add(1);
@@ -158,11 +195,15 @@ impl Processor {
     }
 }
 
-/// The message under a lease that begins now, and until when that is.
-fn lease(config: &Config, message: &Message, attempts: Attempts) -> (Context, Instant) {
+/// The message, accepted so long ago, under a lease that begins now, and until when that is.
+fn lease(
+    config: &Config,
+    message: &Message,
+    attempts: Attempts,
+    age: Duration,
+) -> (Context, Instant) {
     let now = SystemTime::now();
-    let served = config.served_for(message);
-    let length = served.map_or(config.terms.length(), |served| served.terms.length());
+    let length = served_length(config, message);
     let leased = Leased {
         message: message.clone().with_due(Due::Now),
         lease: Lease {
@@ -173,13 +214,26 @@ fn lease(config: &Config, message: &Message, attempts: Attempts) -> (Context, In
         },
         attempts,
         replays: 0,
-        accepted_at: now,
+        accepted_at: now.checked_sub(age).unwrap_or(SystemTime::UNIX_EPOCH),
     };
     (Context::claimed(leased, config), Instant::now() + length)
 }
 
-async fn rehearse(config: &Config, message: &Message, attempts: Attempts) -> Outcome {
-    let (context, expires) = lease(config, message, attempts);
+fn served_length(config: &Config, message: &Message) -> Duration {
+    let served = config.served_for(message);
+    served.map_or(config.terms.length(), |served| served.terms.length())
+}
+
+async fn rehearse(
+    config: &Config,
+    message: &Message,
+    attempts: Attempts,
+    age: Duration,
+) -> Outcome {
+    let (context, expires) = lease(config, message, attempts, age);
+    if let Some(outcome) = expired(context.leased(), served_length(config, message)) {
+        return outcome;
+    }
     let end = task::run(config, &context, expires).await;
     outcome_of(config, &context, end)
 }
@@ -196,9 +250,11 @@ fn outcome_of(config: &Config, context: &Context, end: End) -> Outcome {
         End::Settled => None,
         End::Dropped => return Outcome::Release,
     };
-    match failure.map(super::Failure::into_parts) {
-        Some((Some(remedy), error)) => outcome(config, context, remedy, error),
-        Some((None, _)) => Outcome::Release,
-        None => Outcome::Processed { result: None },
+    let Some(failure) = failure else {
+        return Outcome::Processed { result: None };
+    };
+    match failure.remedy_if_held() {
+        Some(remedy) => outcome(config, context, remedy, &failure),
+        None => Outcome::Release,
     }
 }

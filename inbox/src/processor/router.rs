@@ -14,7 +14,10 @@ use serde::de::DeserializeOwned;
 
 use super::{
     BatchHandler, Batches, CircuitBreaker, Completion, Context, Failure, Handler, Middleware, Next,
-    Rate, Remedy, failed_attempt::SettleFailed, json,
+    Rate, Remedy,
+    failed_attempt::SettleFailed,
+    failure::{Rule, Ruling},
+    json,
 };
 use crate::{
     AfterDead, Event, HandlerName, Invalid, Kind, Message, RetryPolicy,
@@ -89,7 +92,7 @@ pub struct Router {
     options: HashMap<String, KindOptions>,
     choose: Option<Choose>,
     middleware: Vec<Arc<dyn Middleware>>,
-    classify: Vec<Classify>,
+    rules: Vec<Box<Rule>>,
     pub(super) settle_failed: Option<Arc<dyn SettleFailed>>,
     pub(super) terms: Terms,
     /// The first kind that is not valid, reported when the processor is built.
@@ -141,8 +144,6 @@ impl KindOptions {
 
 type Choose = Box<dyn Fn(&Message) -> Option<KindOptions> + Send + Sync>;
 
-type Classify = Box<dyn Fn(&Failure) -> Option<Remedy> + Send + Sync>;
-
 enum Unknown {
     Fallback(Fallback),
     Target(Target),
@@ -176,7 +177,7 @@ impl Router {
             options: HashMap::new(),
             choose: None,
             middleware: Vec::new(),
-            classify: Vec::new(),
+            rules: Vec::new(),
             settle_failed: None,
             terms: Terms::default(),
             invalid: None,
@@ -236,10 +237,20 @@ impl Router {
     /// Hands messages whose kind begins with `prefix` to `handler`, unless there is one for the very
     /// kind, or for a longer prefix.
     #[must_use]
-    pub fn on_prefix(mut self, prefix: impl AsRef<str>, handler: impl Handler) -> Self {
+    pub fn on_prefix(self, prefix: impl AsRef<str>, handler: impl Handler) -> Self {
+        self.with_prefix(prefix, Target::Handler(Arc::new(handler)))
+    }
+
+    /// Hands messages whose kind begins with `prefix` to `handler`, several at a time and of different kinds
+    /// together, unless there is a handler for the very kind, or for a longer prefix.
+    #[must_use]
+    pub fn on_batch_prefix(self, prefix: impl AsRef<str>, handler: impl BatchHandler) -> Self {
+        self.with_prefix(prefix, Target::Batch(Arc::new(handler)))
+    }
+
+    fn with_prefix(mut self, prefix: impl AsRef<str>, target: Target) -> Self {
         if let Some(prefix) = self.valid(prefix) {
             self.prefixes.retain(|(other, _)| *other != prefix);
-            let target = Target::Handler(Arc::new(handler));
             self.prefixes.push((prefix, target));
             self.prefixes
                 .sort_by_key(|(prefix, _)| std::cmp::Reverse(prefix.len()));
@@ -314,8 +325,27 @@ impl Router {
         mut self,
         decide: impl Fn(&E) -> Remedy + Send + Sync + 'static,
     ) -> Self {
-        self.classify
-            .push(Box::new(move |failure| failure.find().map(&decide)));
+        self.rules.push(Box::new(Ruling::classify(decide)));
+        self
+    }
+
+    /// Tries messages again by this policy whose handler has passed on an error of type `E`: a
+    /// [rule](Self::classify) like others. The policy counts all of a message's attempts, whatever they failed with, and
+    /// allows no more of them than that of the [router](Self::retry), the kind or the message.
+    ///
+    /// ```
+    /// use std::{io, time::Duration};
+    /// use inbox::{RetryPolicy, Router};
+    ///
+    /// // What does not answer is asked again soon and often, all else as usual.
+    /// let soon = RetryPolicy::default()
+    ///     .with_delays(Duration::from_secs(1), Duration::from_secs(10));
+    /// let router = Router::new("billing").retry_on::<io::Error>(soon);
+    /// # let _ = router;
+    /// ```
+    #[must_use]
+    pub fn retry_on<E: Error + 'static>(mut self, policy: RetryPolicy) -> Self {
+        self.rules.push(Box::new(Ruling::retry::<E>(policy)));
         self
     }
 
@@ -426,7 +456,9 @@ impl Router {
     /// How its batches are, if it has batch handlers.
     pub(super) fn batching(&self) -> Option<Batches> {
         let is_batch = |target: &Target| matches!(target, Target::Batch(_));
+        let mut of_prefixes = self.prefixes.iter().map(|(_, target)| target);
         let is_any = self.kinds.values().any(is_batch)
+            || of_prefixes.any(is_batch)
             || matches!(&self.unknown, Unknown::Target(target) if is_batch(target));
         is_any.then(|| self.terms.batches.unwrap_or_default())
     }
@@ -454,7 +486,7 @@ impl Router {
 
     /// Applies the rules to an error that was passed on.
     pub(super) fn decide(&self, failure: Failure) -> Failure {
-        failure.decided(|failure| self.classify.iter().find_map(|decide| decide(failure)))
+        failure.decided(|failure| self.rules.iter().find_map(|rule| rule(failure)))
     }
 
     /// When a message is tried again, if it or its kind has that of its own.

@@ -10,8 +10,8 @@ use std::{
 
 use inbox::{
     AfterDead, CancellationToken, CircuitBreaker, Context, Failure, HandlerName, Invalid,
-    KindOptions, Message, MessageId, OrderingKey, Processor, ProcessorBuilder, Rate, RetryPolicy,
-    Router, State, StoreExt as _, WorkerName,
+    KindOptions, Message, MessageId, Operate as _, OrderingKey, Processor, ProcessorBuilder, Rate,
+    RetryPolicy, Router, Schema as _, State, StoreExt as _, WorkerName,
 };
 use tokio::time::{Instant, sleep};
 
@@ -428,4 +428,34 @@ fn terms_without_sense_are_refused_when_it_is_built() {
     let twice = several(&spy, [router(), router()]).build().map(drop);
     assert!(matches!(twice, Err(Invalid::Malformed { .. })));
     assert_eq!(RetryPolicy::schedule([SECOND]).max_attempts(), 2);
+}
+
+/// By an operator, for all workers: also those that are at work.
+#[tokio::test]
+async fn what_is_paused_while_a_processor_runs_is_not_begun_until_it_is_resumed() {
+    let store = inbox::connect("memory://").await.unwrap();
+    store.create().await.unwrap();
+    let ran = Arc::new(AtomicUsize::new(0));
+    let count = ran.clone();
+    let router = Router::new(billing()).on("order.placed", move |_: Context| {
+        count.fetch_add(1, SeqCst);
+        async { Ok::<_, Failure>(()) }
+    });
+    let processor = Processor::builder(store.clone())
+        .router(router)
+        .poll_intervals(Duration::from_millis(2), Duration::from_millis(10));
+    let (processor, shutdown) = (processor.build().unwrap(), CancellationToken::new());
+    let stop = shutdown.clone();
+    let running = tokio::spawn(async move { processor.run(stop).await.unwrap() });
+    let _ = store.receive_one(&message(1)).await.unwrap();
+    eventually("the first has run", async || ran.load(SeqCst) == 1).await;
+
+    store.pause(&billing()).await.unwrap();
+    let _ = store.receive_one(&message(2)).await.unwrap();
+    sleep(Duration::from_millis(200)).await;
+    assert_eq!(ran.load(SeqCst), 1);
+    store.resume(&billing()).await.unwrap();
+    eventually("the second has run", async || ran.load(SeqCst) == 2).await;
+    shutdown.cancel();
+    assert_eq!(running.await.unwrap().processed, 2);
 }

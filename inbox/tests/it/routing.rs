@@ -6,8 +6,8 @@ use std::{
 };
 
 use inbox::{
-    Completion, Context, Event, Failure, Fallback, Message, Next, Outcome, Remedy, RetryPolicy,
-    Router, State, json,
+    Batch, Batches, Completion, Context, Event, Failure, Fallback, Message, Next, Outcome, Remedy,
+    RetryPolicy, Router, State, json,
 };
 
 use crate::processor_support::*;
@@ -71,6 +71,64 @@ async fn the_very_kind_goes_first_then_the_longest_prefix_then_the_fallback() {
         until_idle(processor(&spy, router())).await;
         assert_eq!(ran.take(), [format!("{handler} {kind}")]);
     }
+}
+
+#[tokio::test]
+async fn a_prefix_may_have_a_handler_of_batches() {
+    let (spy, ran) = (Arc::new(Spy::new()), Ran::default());
+    let seen = ran.clone();
+    let batches = move |batch: Batch| {
+        let kinds = batch.iter().map(|one| one.message().kind().to_string());
+        seen.add(kinds.collect::<Vec<_>>().join(" "));
+        async { Ok::<_, Failure>(()) }
+    };
+    let router = Router::new("billing")
+        .on_batch_prefix("order.", batches)
+        .on("order.paid", ran.handler("exact"))
+        .batches(Batches::up_to(10));
+    spy.receive_all(["order.a", "order.paid", "order.b"].map(|kind| message_of(kind, kind, "")))
+        .await;
+    until_idle(processor(&spy, router)).await;
+    let mut all = ran.take();
+    all.sort();
+    assert_eq!(all, ["exact order.paid", "order.a order.b"]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_may_have_a_retry_policy_of_its_own() {
+    let spy = Arc::new(Spy::new());
+    let router = Router::new("billing")
+        .on("bank", |_: Context| async {
+            Err::<(), _>(std::io::Error::other("no answer"))
+        })
+        .on("limit", |_: Context| async {
+            Err::<(), _>(std::fmt::Error)
+        })
+        .retry_on::<std::io::Error>(RetryPolicy::schedule([1, 2].map(Duration::from_secs)))
+        .retry(RetryPolicy::schedule([60; 4].map(Duration::from_secs)));
+    let processor = processor(&spy, router).build().unwrap();
+    let delays = async |kind: &str| {
+        let message = message_of(kind, 1, "");
+        let outcomes = processor.rehearse_to_the_end(&message);
+        let delays = outcomes
+            .await
+            .into_iter()
+            .filter_map(|outcome| match outcome {
+                Outcome::Retry { after, .. } => Some(after.as_secs_f64().ceil()),
+                _ => None,
+            });
+        delays.collect::<Vec<_>>()
+    };
+    let soon = delays("bank").await;
+    assert!(
+        soon.len() == 2 && soon.iter().all(|seconds| *seconds <= 2.0),
+        "{soon:?}"
+    );
+    let usual = delays("limit").await;
+    assert!(
+        usual.len() == 4 && usual.iter().all(|seconds| *seconds >= 30.0),
+        "{usual:?}"
+    );
 }
 
 #[tokio::test]

@@ -199,6 +199,23 @@ async fn errors_are_classified_as_those_of_a_processor() {
 }
 
 #[tokio::test]
+async fn an_error_may_have_a_retry_policy_of_its_own() {
+    let bench = bench();
+    let once = RetryPolicy::default().with_max_attempts(1);
+    let consumer = bench.consumer.clone().retry_on::<std::io::Error>(once);
+    let answer = consumer
+        .consume(&message(1), async |_| Err::<Option<Bytes>, _>(bank()))
+        .await;
+    is(&answer, "Dead(Failed");
+    let answer = consumer
+        .consume(&message(2), async |_| {
+            Err::<Option<Bytes>, _>(Charge::Declined)
+        })
+        .await;
+    is(&answer, "Handler");
+}
+
+#[tokio::test]
 async fn what_a_handler_decides_itself_stands() {
     let bench = bench();
     let consumer = bench.consumer.clone().classify(|_: &Charge| Remedy::Retry);
