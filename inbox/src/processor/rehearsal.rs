@@ -162,7 +162,7 @@ impl Processor {
     ///     .build()?;
     ///
     /// let hour = Duration::from_secs(60 * 60);
-    /// let price = Message::json("exchange", "evt-1", &Price)?.with_time_to_live(hour);
+    /// let price = Message::json("exchange", "evt-1", &Price)?.with_time_to_live(hour)?;
     /// let outcomes = processor.rehearse_to_the_end(&price).await;
     /// assert_eq!(outcomes.len(), 7); // deferred six times, then too old
     /// assert!(matches!(&outcomes[6], Outcome::Dead { reason, .. } if reason.starts_with("expired")));
