@@ -4,8 +4,8 @@ mod answers;
 mod around;
 mod claimed_again;
 mod leases;
+mod one_by_one_transactions;
 mod runs;
-mod shared_transactions;
 mod sites;
 mod transactions;
 

@@ -1,6 +1,11 @@
 //! Databases for handlers in transactions: each with an inbox and a table of effects.
 
-use inbox::{Inbox, Schema as _, Store as _, Transactional};
+use std::time::Duration;
+
+use inbox::{
+    Context, Inbox, Middleware, Next, Operate as _, Outcome, Processor, ProcessorBuilder,
+    Schema as _, Store as _, StoreExt as _, Transactional,
+};
 use inbox_sqlite::{SqliteOptions, SqliteStore};
 use sqlx::{AssertSqlSafe, Connection as _, Sqlite};
 
@@ -297,4 +302,35 @@ pub(super) async fn filled<S: Site>(site: &S, messages: &[Message]) {
             .iter()
             .all(|receipt| *receipt == inbox::Receipt::Accepted)
     );
+}
+
+/// A processor that makes three attempts, one at once after the other.
+pub(super) fn processor_of<S: Site>(site: &S, router: Router) -> ProcessorBuilder {
+    Processor::builder(Arc::new(site.store()))
+        .router(router)
+        .retry(at_once(3))
+        .poll_intervals(Duration::from_millis(2), Duration::from_millis(10))
+}
+
+/// Another worker that holds the lease of *lost* finishes it before the transaction begins.
+pub(super) fn steals_the_lost<S: Site>(site: &S) -> impl Middleware + use<S> {
+    let store = site.store();
+    move |context: Context, next: Next| {
+        let store = store.clone();
+        async move {
+            if context.message().id().as_str() == "lost" {
+                let outcome = Outcome::Processed { result: None };
+                let _ = store.settle_one(&context.leased().lease, outcome).await?;
+            }
+            next.run(&context).await
+        }
+    }
+}
+
+/// Of the results of *small*, *large* and *none*.
+pub(super) async fn only_the_small_result_is_kept<S: Site>(site: &S) {
+    for (id, result) in [("small", Some("kept")), ("large", None), ("none", None)] {
+        let record = site.store().get(&key(id)).await.unwrap().unwrap();
+        assert_eq!(record.result.as_deref(), result.map(str::as_bytes), "{id}");
+    }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use inbox::{
-    Answers, Completion, Context, Failure, LentTransaction, Next, Operate as _, Outcome, Processor,
-    ProcessorBuilder, State, StoreExt as _, batch_in_transaction_fn,
+    Answers, Completion, Failure, LentTransaction, Operate as _, ProcessorBuilder, State,
+    batch_in_transaction_fn,
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -59,10 +59,7 @@ where
     A: Into<Answers> + 'static,
 {
     let router = router(batch_in_transaction_fn(site.store(), handler));
-    Processor::builder(Arc::new(site.store()))
-        .router(router)
-        .retry(at_once(3))
-        .poll_intervals(Duration::from_millis(2), Duration::from_millis(10))
+    processor_of(site, router)
 }
 
 async fn a_message_whose_statement_fails_does_not_hold_up_its_neighbours<
@@ -220,23 +217,17 @@ async fn without_the_message_whose_lease_is_lost_the_rest_is_committed<
     filled(site, &with_one("lost", 10)).await;
     let runs = Runs::default();
     let writer = Writer::new(site, &runs);
-    let (store, told) = (site.store(), Told::default());
-    // Another worker that holds its lease finishes it before the transaction begins.
-    let steal = move |context: Context, next: Next| {
-        let store = store.clone();
-        async move {
-            if context.message().id().as_str() == "lost" {
-                let outcome = Outcome::Processed { result: None };
-                let _ = store.settle_one(&context.leased().lease, outcome).await?;
-            }
-            next.run(&context).await
-        }
-    };
+    let told = Told::default();
     let builder = processor(site, move |mut transaction, batch: Batch| {
         let writer = writer.clone();
         async move { Ok(writer.write_all(&mut transaction, &batch).await?) }
     });
-    let summary = until_idle(builder.middleware(steal).hooks(told.clone())).await;
+    let summary = until_idle(
+        builder
+            .middleware(steals_the_lost(site))
+            .hooks(told.clone()),
+    )
+    .await;
     assert_eq!(
         (summary.processed, summary.lease_lost),
         (10, 1),
@@ -350,10 +341,7 @@ async fn results_are_kept_and_too_large_ones_left_out<S: Site + Send + Sync + 's
     assert_eq!(until_idle(builder).await.processed, 3);
     assert_eq!(site.effects().await, ["large", "none", "small"]);
     assert_eq!(runs.sizes(), [3]);
-    for (id, result) in [("small", Some("kept")), ("large", None), ("none", None)] {
-        let record = site.store().get(&key(id)).await.unwrap().unwrap();
-        assert_eq!(record.result.as_deref(), result.map(str::as_bytes), "{id}");
-    }
+    only_the_small_result_is_kept(site).await;
 }
 
 /// A server that goes on after a failed statement lets a handler overlook it; this one must not.

@@ -2,7 +2,7 @@
 
 mod commits;
 mod failed_attempts;
-mod shared;
+mod one_by_one;
 
 use std::{
     collections::VecDeque,

@@ -8,8 +8,8 @@ use std::{
 };
 
 use inbox::{
-    Completion, Context, Failure, LentTransaction, Next, Operate as _, Outcome, Processor,
-    ProcessorBuilder, State, StoreExt as _, one_by_one_in_transaction_fn,
+    Completion, Context, Failure, LentTransaction, Operate as _, ProcessorBuilder, State,
+    one_by_one_in_transaction_fn,
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -62,10 +62,7 @@ where
         }
     };
     let router = router(one_by_one_in_transaction_fn(site.store(), handler));
-    Processor::builder(Arc::new(site.store()))
-        .router(router)
-        .retry(at_once(3))
-        .poll_intervals(Duration::from_millis(2), Duration::from_millis(10))
+    processor_of(site, router)
 }
 
 fn numbers(count: usize) -> Vec<String> {
@@ -154,20 +151,14 @@ async fn without_the_message_whose_lease_is_lost_the_rest_is_committed<
     site: &S,
 ) {
     filled(site, &with_one("lost", 10)).await;
-    let (ran, store, told) = (Ran::default(), site.store(), Told::default());
-    // Another worker that holds its lease finishes it before the transaction begins.
-    let steal = move |context: Context, next: Next| {
-        let store = store.clone();
-        async move {
-            if context.message().id().as_str() == "lost" {
-                let outcome = Outcome::Processed { result: None };
-                let _ = store.settle_one(&context.leased().lease, outcome).await?;
-            }
-            next.run(&context).await
-        }
-    };
+    let (ran, told) = (Ran::default(), Told::default());
     let builder = processor(site, &ran, |_, _, written| async move { Ok(written?) });
-    let summary = until_idle(builder.middleware(steal).hooks(told.clone())).await;
+    let summary = until_idle(
+        builder
+            .middleware(steals_the_lost(site))
+            .hooks(told.clone()),
+    )
+    .await;
     assert_eq!(
         (summary.processed, summary.lease_lost),
         (10, 1),
@@ -257,10 +248,7 @@ async fn a_run_takes_effect_in_order_up_to_one_that_fails<S: Site + Send + Sync 
         }
     };
     let router = router(one_by_one_in_transaction_fn(site.store(), handler));
-    let builder = Processor::builder(Arc::new(site.store()))
-        .router(router.batches(Batches::up_to(40).runs(40)))
-        .retry(at_once(3))
-        .poll_intervals(Duration::from_millis(2), Duration::from_millis(10));
+    let builder = processor_of(site, router.batches(Batches::up_to(40).runs(40)));
     let summary = until_idle(builder).await;
     assert!(!fails.load(SeqCst));
     assert_eq!(
@@ -294,10 +282,7 @@ async fn results_are_kept_and_too_large_ones_left_out<S: Site + Send + Sync + 's
     assert_eq!(until_idle(processor(site, &ran, end)).await.processed, 3);
     assert_eq!(site.effects().await, ["large", "none", "small"]);
     assert_eq!(ran.all(), ["small", "large", "none"]);
-    for (id, result) in [("small", Some("kept")), ("large", None), ("none", None)] {
-        let record = site.store().get(&key(id)).await.unwrap().unwrap();
-        assert_eq!(record.result.as_deref(), result.map(str::as_bytes), "{id}");
-    }
+    only_the_small_result_is_kept(site).await;
 }
 
 async fn a_transaction_that_is_kept_fails_by_itself<S: Site + Send + Sync + 'static>(site: &S) {
