@@ -129,6 +129,7 @@ impl BatchRun<'_> {
                 }
                 Err(failure) => self.served.router.decide(failure),
             };
+            // Not if it is the only one that is left without an answer.
             let ran_alone = part.len() == 1;
             part.retain(|place| {
                 let Some(given) = batch.get(*place).and_then(|one| answered(one, &failure)) else {

@@ -2,6 +2,7 @@
 
 use std::{
     any::{Any, type_name},
+    borrow::Cow,
     error::Error,
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -244,14 +245,12 @@ impl Failure {
 
     /// How a message is tried again that has failed so, of which the policy is `of_message`: by that of the rule for its
     /// error, if there is one. Attempts are as many as both allow.
-    pub(crate) fn policy(&self, of_message: &RetryPolicy) -> RetryPolicy {
-        let most = of_message.max_attempts();
-        match &self.policy {
-            Some(policy) => {
-                RetryPolicy::clone(policy).with_max_attempts(policy.max_attempts().min(most))
-            }
-            None => of_message.clone(),
-        }
+    pub(crate) fn policy<'p>(&self, of_message: &'p RetryPolicy) -> Cow<'p, RetryPolicy> {
+        let Some(policy) = &self.policy else {
+            return Cow::Borrowed(of_message);
+        };
+        let most = policy.max_attempts().min(of_message.max_attempts());
+        Cow::Owned(RetryPolicy::clone(policy).with_max_attempts(most))
     }
 
     /// What an error of the store says about its transaction.
@@ -319,13 +318,7 @@ impl Failure {
 
     /// What is to happen, unless the lease is lost.
     pub(super) fn remedy_if_held(&self) -> Option<Remedy> {
-        match self.cause {
-            Cause::Decided(remedy) => Some(remedy),
-            Cause::Error | Cause::Conflict | Cause::Interrupted | Cause::NotReached => {
-                Some(Remedy::Retry)
-            }
-            Cause::LeaseLost => None,
-        }
+        (!self.is_lease_lost()).then(|| self.remedy().unwrap_or(Remedy::Retry))
     }
 }
 
@@ -617,9 +610,9 @@ mod tests {
         let rule = Ruling::retry::<io::Error>(soon.clone());
         let failed = Failure::from(reset()).decided(&rule);
         let of_message = |attempts| RetryPolicy::default().with_max_attempts(attempts);
-        assert_eq!(failed.policy(&of_message(10)), soon);
-        assert_eq!(failed.policy(&of_message(3)), soon.with_max_attempts(3));
+        assert_eq!(*failed.policy(&of_message(10)), soon);
+        assert_eq!(*failed.policy(&of_message(3)), soon.with_max_attempts(3));
         let other = Failure::from(fmt::Error).decided(&rule);
-        assert_eq!(other.policy(&of_message(3)), of_message(3));
+        assert_eq!(*other.policy(&of_message(3)), of_message(3));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::{
     panic::AssertUnwindSafe,
-    sync::{Arc, Mutex as SyncMutex, PoisonError},
+    sync::{Arc, Mutex as SyncMutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
@@ -15,7 +15,6 @@ use super::{
     TransactionalHandler,
     batch::{Answer, HeldUp},
     batch_run::end_before_run,
-    handler::Completed,
     task::panic_text,
     transaction::{Borrowing, Closure},
     transaction_run::{Run, Work, cancelled, gone, not_settled},
@@ -64,7 +63,7 @@ where
     S: Transactional,
     H: TransactionalHandler<S::Transaction>,
 {
-    Sharing {
+    OneByOne {
         store,
         work: Borrowing(handler),
     }
@@ -101,20 +100,20 @@ where
     C: Into<Completion> + 'static,
     E: Into<Failure> + 'static,
 {
-    Sharing {
+    OneByOne {
         store,
         work: Closure(handler),
     }
 }
 
 /// Runs work on single messages in transactions that they share.
-struct Sharing<S, W> {
+struct OneByOne<S, W> {
     store: S,
     work: W,
 }
 
 #[async_trait]
-impl<S, W> BatchHandler for Sharing<S, W>
+impl<S, W> BatchHandler for OneByOne<S, W>
 where
     S: Transactional,
     W: Work<S::Transaction> + 'static,
@@ -123,73 +122,30 @@ where
         for context in batch {
             context.set_untouched(true);
         }
-        let mut held_up = HeldUp::default();
-        // Those before `first` have their answers. The next transaction has those from there up to `end`, behind which is
-        // one that failed behind others, or nothing.
-        let (mut first, mut end) = (0, batch.len());
-        while first < batch.len() {
-            if first == end {
-                end = batch.len();
-            }
-            let mut places = Vec::with_capacity(end - first);
-            for (place, context) in batch.iter().enumerate().take(end).skip(first) {
-                let is_over = context.answered();
-                match is_over.or_else(|| end_before_run(place, context, &held_up)) {
-                    Some(answer) => give(&mut held_up, place, context, answer),
-                    None => places.push(place),
-                }
-            }
-            let Some(head) = places.first().copied() else {
-                first = end;
-                continue;
-            };
+        let mut left = Left::of(batch);
+        while let Some(places) = left.next_places() {
             let part = batch.part(&places);
             let (ended, cut) = self.run(&part).await;
-            let place_of = |context: &Context| {
-                let mut places = places.iter().copied();
-                places.find(|place| batch.get(*place).is_some_and(|one| one.is_same(context)))
+            let cut_at = cut.as_ref().and_then(|cut| left.place_of(&cut.at));
+            let is_late = cut.is_some_and(|cut| cut.is_late);
+            let failure = match ended {
+                Ok(answers) => {
+                    left.has_committed(places, answers, cut_at.filter(|_| is_late));
+                    continue;
+                }
+                Err(failure) => failure,
             };
-            match (ended, cut) {
-                (Ok(answers), cut) => {
-                    let next = match &cut {
-                        Some(Cut::Late(context)) => place_of(context).unwrap_or(end),
-                        _ => end,
-                    };
-                    for (place, answer) in places.into_iter().zip(answers) {
-                        let is_lost = answer.as_ref().is_err_and(Failure::is_lease_lost);
-                        if let Some(context) = batch.get(place)
-                            && (place < next || is_lost)
-                        {
-                            give(&mut held_up, place, context, answer);
-                        }
-                    }
-                    first = next;
+            // What failed, or is not known to have begun. Of a commit in doubt, nothing runs again.
+            let is_in_doubt = is_late && part.iter().any(Context::is_in_doubt);
+            match cut_at.filter(|_| !is_in_doubt) {
+                // Perhaps by what others have left behind in the transaction. These run without it, and then it
+                // runs as the first.
+                Some(place) if places.first() != Some(&place) => left.end = place,
+                None if batch.len() == 1 || part.len() > 1 => {
+                    // The batch runs in halves, unless it is of one.
+                    return Err(failure);
                 }
-                (Err(failure), cut) => {
-                    // Where it failed, or is not known to have begun.
-                    let place = match &cut {
-                        Some(Cut::Failed(context)) => place_of(context),
-                        Some(Cut::Late(context)) if !part.iter().any(Context::is_in_doubt) => {
-                            place_of(context)
-                        }
-                        _ => None,
-                    };
-                    match place {
-                        // Perhaps by what others have left behind in the transaction. These run without it, and
-                        // then it runs as the first.
-                        Some(place) if place > head => end = place,
-                        None if batch.len() == 1 || part.len() > 1 => {
-                            // The batch runs in halves, unless it is of one.
-                            return Err(failure);
-                        }
-                        _ => {
-                            if let Some(context) = batch.get(head) {
-                                give(&mut held_up, head, context, Err(failure));
-                            }
-                            first = head + 1;
-                        }
-                    }
-                }
+                _ => left.has_failed(&places, failure),
             }
         }
         let answers = batch.iter().map(Context::answered);
@@ -198,14 +154,88 @@ where
     }
 }
 
-impl<S, W> Sharing<S, W>
+/// What is left to do of a batch.
+struct Left<'b> {
+    batch: &'b Batch,
+    held_up: HeldUp,
+    /// Those before it have their answers.
+    first: usize,
+    /// The next transaction has those up to here, behind which is one that failed behind others, or nothing.
+    end: usize,
+}
+
+impl<'b> Left<'b> {
+    fn of(batch: &'b Batch) -> Self {
+        Self {
+            batch,
+            held_up: HeldUp::default(),
+            first: 0,
+            end: batch.len(),
+        }
+    }
+
+    /// The places of those that run in the next transaction, at least one. `None` when nothing is left.
+    fn next_places(&mut self) -> Option<Vec<usize>> {
+        while self.first < self.batch.len() {
+            if self.first == self.end {
+                self.end = self.batch.len();
+            }
+            let mut places = Vec::with_capacity(self.end - self.first);
+            for place in self.first..self.end {
+                let context = self.batch.get(place)?;
+                let is_over = context.answered();
+                match is_over.or_else(|| end_before_run(place, context, &self.held_up)) {
+                    Some(answer) => self.give(place, answer),
+                    None => places.push(place),
+                }
+            }
+            if !places.is_empty() {
+                return Some(places);
+            }
+            self.first = self.end;
+        }
+        None
+    }
+
+    fn place_of(&self, context: &Context) -> Option<usize> {
+        self.batch.iter().position(|one| one.is_same(context))
+    }
+
+    /// Says how the message ended, whatever becomes of its batch.
+    fn give(&mut self, place: usize, answer: Answer) {
+        if let Some(context) = self.batch.get(place) {
+            context.answer(self.held_up.judge(place, context, answer));
+        }
+    }
+
+    /// A transaction of these has ended so, in which those from `late` on did not begin.
+    fn has_committed(&mut self, places: Vec<usize>, answers: Vec<Answer>, late: Option<usize>) {
+        let next = late.unwrap_or(self.end);
+        for (place, answer) in places.into_iter().zip(answers) {
+            if place < next || answer.as_ref().is_err_and(Failure::is_lease_lost) {
+                self.give(place, answer);
+            }
+        }
+        self.first = next;
+    }
+
+    /// The first of these has failed, and it was due to nothing else.
+    fn has_failed(&mut self, places: &[usize], failure: Failure) {
+        if let Some(head) = places.first() {
+            self.give(*head, Err(failure));
+            self.first = head + 1;
+        }
+    }
+}
+
+impl<S, W> OneByOne<S, W>
 where
     S: Transactional,
     W: Work<S::Transaction> + 'static,
 {
     /// Runs messages in a transaction. Answers where it was cut, too.
     async fn run(&self, part: &Batch) -> (Result<Vec<Answer>, Failure>, Option<Cut>) {
-        let work = Shared {
+        let work = Turns {
             work: &self.work,
             cut: SyncMutex::default(),
         };
@@ -215,45 +245,34 @@ where
             outcome: None,
         };
         let ended = run.run(part).await;
-        (
-            ended,
-            work.cut
-                .into_inner()
-                .unwrap_or_else(PoisonError::into_inner),
-        )
+        let cut = work.cut().take();
+        (ended, cut)
     }
 }
 
-/// Says how the message ended, whatever becomes of its batch.
-fn give(held_up: &mut HeldUp, place: usize, context: &Context, answer: Answer) {
-    let answer = held_up.judge(place, context, answer);
-    context.answer(answer);
-}
-
 /// Where the work in a transaction ended before the last of its messages.
-enum Cut {
-    /// At a message that failed.
-    Failed(Context),
-    /// At a message that did not begin, as the transaction had been open for long.
-    Late(Context),
+struct Cut {
+    at: Context,
+    /// That message did not begin, as the transaction had been open for long. Otherwise it has failed.
+    is_late: bool,
 }
 
 /// Work on the messages of one transaction, one after the other.
-struct Shared<'w, W> {
+struct Turns<'w, W> {
     work: &'w W,
     /// In the last transaction.
     cut: SyncMutex<Option<Cut>>,
 }
 
 #[async_trait]
-impl<T: Send, W: Work<T>> Work<T> for Shared<'_, W> {
+impl<T: Send, W: Work<T>> Work<T> for Turns<'_, W> {
     async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
-        self.set_cut(None);
+        *self.cut() = None;
         let opened = Instant::now();
         let mut answers: Vec<Answer> = Vec::with_capacity(batch.len());
         for context in batch {
             if !answers.is_empty() && opened.elapsed() >= LONGEST {
-                self.set_cut(Some(Cut::Late(context.clone())));
+                self.set_cut(context, true);
                 break;
             }
             context.set_untouched(false);
@@ -263,7 +282,7 @@ impl<T: Send, W: Work<T>> Work<T> for Shared<'_, W> {
                 // Due to another transaction: all run again as they are.
                 Err(failure) if failure.is_conflict() => return Err(failure),
                 Err(failure) => {
-                    self.set_cut(Some(Cut::Failed(context.clone())));
+                    self.set_cut(context, false);
                     return Err(failure);
                 }
             }
@@ -273,9 +292,14 @@ impl<T: Send, W: Work<T>> Work<T> for Shared<'_, W> {
     }
 }
 
-impl<W> Shared<'_, W> {
-    fn set_cut(&self, cut: Option<Cut>) {
-        *self.cut.lock().unwrap_or_else(PoisonError::into_inner) = cut;
+impl<W> Turns<'_, W> {
+    fn cut(&self) -> MutexGuard<'_, Option<Cut>> {
+        self.cut.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn set_cut(&self, context: &Context, is_late: bool) {
+        let at = context.clone();
+        *self.cut() = Some(Cut { at, is_late });
     }
 
     async fn work_on<T: Send>(&self, transaction: &Arc<Mutex<T>>, context: &Context) -> Answer
@@ -290,10 +314,9 @@ impl<W> Shared<'_, W> {
             return Err(gone());
         }
         let mut answers = answers.for_each(&only)?.into_iter();
-        let completion = answers.next().unwrap_or_else(|| Err(cancelled()))?;
-        match completion.clone().into_inner() {
-            Completed::Here { .. } => Ok(completion),
-            Completed::Already => Err(not_settled()),
+        match answers.next().unwrap_or_else(|| Err(cancelled()))? {
+            settled if settled == Completion::already_settled() => Err(not_settled()),
+            completion => Ok(completion),
         }
     }
 }

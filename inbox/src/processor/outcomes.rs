@@ -41,7 +41,8 @@ pub(super) fn outcome(
     failure: &Failure,
 ) -> Outcome {
     let (message, attempt) = (context.message(), context.attempts().started);
-    let policy = failure.policy(&config.retry(message));
+    let of_message = config.retry(message);
+    let policy = failure.policy(&of_message);
     let error = failure.error().to_owned();
     remedy.outcome(error, attempt, &policy, config.after_dead(message))
 }
