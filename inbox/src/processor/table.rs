@@ -85,7 +85,7 @@ impl Slot {
         }
     }
 
-    /// Whether its handler runs, under its lease or not.
+    /// Whether its handler runs, under its lease or not, or what is written about its failure.
     pub(super) fn runs(&self) -> bool {
         matches!(self.phase, Phase::Running | Phase::Lost)
     }
@@ -224,7 +224,11 @@ impl Table {
     /// Whether a handler of this message runs, under the newest lease on it or an older one.
     pub(super) fn runs(&self, key: &Key) -> bool {
         let mut slots = self.slots.iter().flatten();
-        slots.any(|slot| slot.runs() && slot.context.message().key() == key)
+        slots.any(|slot| {
+            // The handler has ended of one whose outcome is on its way.
+            let has_ended = slot.ends_counted.is_some();
+            slot.runs() && !has_ended && slot.context.message().key() == key
+        })
     }
 
     /// Those whose lease is lost unless a claim that was under way has taken it.

@@ -157,6 +157,29 @@ async fn a_commit_that_goes_wrong_neither_doubles_nor_loses_the_outcome() {
     }
 }
 
+/// Defect: its retry was claimed before the commit was answered, and put off for a sixth of the lease as if its handler
+/// still ran.
+#[tokio::test]
+async fn a_retry_that_is_claimed_before_its_commit_is_answered_runs_at_once() {
+    let place = Place::new([message("1")]).await;
+    let router = writing(&place, &[Commit::AnswersLate]).on("order.placed", refuses);
+    let summary = until_idle(running(&place, router)).await;
+    let expected = (2, 1, 0, 1, 0);
+    assert_eq!(
+        (
+            summary.claimed,
+            summary.retried,
+            summary.deferred,
+            summary.dead,
+            summary.lease_lost
+        ),
+        expected,
+        "{summary:?}"
+    );
+    let effects = place.effects().await;
+    assert_eq!(effects, ["1 1 retry: no funds", "1 2 dead: no funds"]);
+}
+
 /// Defect: with the attempt in doubt, the first conflict was the end of what is written about it.
 #[tokio::test]
 async fn a_conflict_runs_it_again_also_when_the_attempt_is_in_doubt() {
@@ -292,7 +315,7 @@ async fn on_postgres_every_failed_attempt_is_written_about_once() {
         .concurrency(8)
         .retry(at_once(3));
     let summary = until_idle(builder).await;
-    assert_eq!((summary.retried, summary.dead), (40, 20));
+    assert_eq!((summary.retried, summary.dead), (40, 20), "{summary:?}");
     let mut effects = place.effects().await;
     assert_eq!(effects.len(), 60);
     effects.dedup();

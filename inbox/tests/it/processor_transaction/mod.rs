@@ -6,6 +6,7 @@ mod one_by_one;
 
 use std::{
     collections::VecDeque,
+    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -42,6 +43,8 @@ struct Fickle {
     hangs: Arc<Mutex<Option<&'static str>>>,
     /// Told of a commit that has taken place and never answers.
     committed: Arc<Notify>,
+    /// Told of each claim that has found something.
+    claimed: Arc<Notify>,
     /// The transactions that were opened.
     opened: Arc<AtomicUsize>,
 }
@@ -71,6 +74,8 @@ enum Commit {
     /// It does not take place, and nobody is told.
     Vanishes,
     LosesReply,
+    /// It is answered after the next claim that finds something.
+    AnswersLate,
     Hangs,
     /// It takes place when the handler's [`LIMIT`] is over.
     Outlasts,
@@ -101,7 +106,11 @@ impl Store for Fickle {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        self.inner.claim(request).await
+        let claims = self.inner.claim(request).await?;
+        if !claims.leased.is_empty() {
+            self.claimed.notify_waiters();
+        }
+        Ok(claims)
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
@@ -169,6 +178,15 @@ impl Transactional for Fickle {
             Commit::LosesReply => {
                 self.inner.commit(transaction.inner).await?;
                 Err(error().with_effect(Effect::Unknown))
+            }
+            Commit::AnswersLate => {
+                let mut claimed = pin!(self.claimed.notified());
+                claimed.as_mut().enable();
+                self.inner.commit(transaction.inner).await?;
+                claimed.await;
+                // What was claimed reaches the processor before this answer.
+                tokio::time::sleep(Duration::from_millis(50)).await;
+                Ok(())
             }
             Commit::Hangs => {
                 self.inner.commit(transaction.inner).await?;
@@ -243,6 +261,7 @@ impl Place {
             outage: Arc::default(),
             hangs: Arc::default(),
             committed: Arc::default(),
+            claimed: Arc::default(),
             opened: Arc::default(),
         };
         Self {
