@@ -142,6 +142,13 @@ impl Batch {
         }
     }
 
+    /// Its handler begins.
+    pub(super) fn begins(&self) {
+        for context in self {
+            context.set_untouched(false);
+        }
+    }
+
     pub(super) fn set_hold(&self, hold: Hold) {
         for context in self {
             context.set_hold(hold);

@@ -164,15 +164,15 @@ impl BatchRun<'_> {
         let now = Instant::now();
         let running = Watched::new(running, &served.name, &served.warned, lease, now);
         let limits = batch.iter().map(|c| served.timeout(c.message()));
-        let is_committing = || batch.iter().any(Context::is_committing);
-        let caught = task::within_limit(limits.flatten().min(), running, is_committing).await;
+        let is_ending = || batch.iter().any(Context::is_ending);
+        let caught = task::within_limit(limits.flatten().min(), running, is_ending).await;
         served.metrics.handled(&timer);
         // Whatever transaction there was has ended with the handler's future.
         batch.set_hold(Hold::Lease);
         match caught {
             Some(Ok(ended)) => ended.map_err(Failure::or_retry)?.for_each(batch),
             Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
-            None => Err(timed_out()),
+            None => Err(out_of_time(batch)),
         }
     }
 
@@ -205,6 +205,19 @@ fn answered(context: &Context, failure: &Failure) -> Option<Answer> {
 
 pub(super) fn timed_out() -> Failure {
     Failure::retry("timed out")
+}
+
+/// How these messages have failed, whose time limit is over. Where no handler has begun, they are not to pay for that.
+pub(super) fn out_of_time(messages: &[Context]) -> Failure {
+    let has_begun = messages.iter().any(|context| !context.is_untouched());
+    match messages.first() {
+        Some(first) if !has_begun => {
+            let (key, messages) = (first.message().key(), messages.len());
+            tracing::warn!(%key, messages, "no transaction within the time limit; handed back");
+            Failure::not_reached()
+        }
+        _ => timed_out(),
+    }
 }
 
 /// What the search for the messages that are at fault has found.

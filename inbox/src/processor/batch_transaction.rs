@@ -35,6 +35,7 @@ pub trait TransactionalBatchHandler<T: Send>: Send + Sync + 'static {
 /// - The messages that the handler answers with success are settled as processed in the same
 ///   transaction: its writes for them are there exactly once, whatever crashes. The others are settled
 ///   after the commit, as their answers say.
+/// - When the time limit is over before the transaction is open, all are handed back, without their attempt.
 /// - When the handler returns an error, panics or is timed out, or when a statement of its has failed
 ///   in a database that refuses all further ones then (PostgreSQL), nothing is committed, and the batch runs
 ///   again [in halves](BatchHandler#when-a-batch-fails-as-a-whole), each in its own transaction. So a
@@ -104,6 +105,7 @@ struct Borrowing<H>(H);
 #[async_trait]
 impl<T: Send, H: TransactionalBatchHandler<T>> Work<T> for Borrowing<H> {
     async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
+        batch.begins();
         self.0.handle(&mut *transaction.lock().await, batch).await
     }
 }
@@ -121,6 +123,7 @@ where
 {
     async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
         let lent = LentTransaction::of(transaction).await;
+        batch.begins();
         let ended = (self.0)(lent, batch.clone()).await;
         ended.map(Into::into).map_err(Into::into)
     }

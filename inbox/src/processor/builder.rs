@@ -138,7 +138,8 @@ impl ProcessorBuilder {
     ///
     /// A transaction of [`in_transaction`](crate::in_transaction) that is being committed then is not
     /// dropped: it may be durable already. The commit has the [`store_timeout`](Self::store_timeout), and
-    /// so has the look for whether it took place when its answer was lost.
+    /// so has the look for whether it took place when its answer was lost. Nor is one that is being rolled back: what the
+    /// handler has answered counts.
     #[must_use]
     pub fn handler_timeout(mut self, limit: Duration) -> Self {
         self.handler_timeout = Some(limit);

@@ -292,7 +292,9 @@ impl Failure {
     pub(super) fn may_be_of_one_message(&self) -> bool {
         !matches!(
             self.cause,
-            Cause::Interrupted | Cause::Decided(Remedy::Defer(_) | Remedy::Pause(_))
+            Cause::Interrupted
+                | Cause::NotReached
+                | Cause::Decided(Remedy::Defer(_) | Remedy::Pause(_))
         )
     }
 

@@ -39,8 +39,8 @@ pub trait Handler: Send + Sync + 'static {
     /// handler and renews no lease, and neither a time-out nor a cancellation reaches it.
     ///
     /// A panic, and a time-out if the processor has one, count as [`Failure::retry`]. The future
-    /// is dropped at the time-out, or after it if [`in_transaction`](crate::in_transaction) was committing
-    /// then, and a second after the lease was lost or the drain limit is
+    /// is dropped at the time-out, or after it if the handler of [`in_transaction`](crate::in_transaction) had answered
+    /// and its transaction was still to end, and a second after the lease was lost or the drain limit is
     /// over. When [`Context::cancellation`] fires because the lease could not be renewed, it is not
     /// dropped: perhaps nobody else takes the message, and what is finished counts.
     ///
@@ -85,9 +85,9 @@ struct Inner {
     /// Its batch runs, and is known not to have come to it.
     is_untouched: AtomicBool,
     hold: AtomicU8,
-    /// The transaction that settles it as processed is being committed.
-    is_committing: AtomicBool,
-    /// How many such commits were left of which it is not known whether they have taken place.
+    /// Its handler has answered, and the transaction is being committed or rolled back.
+    is_ending: AtomicBool,
+    /// How many commits that settle it as processed were left of which it is not known whether they have taken place.
     doubts: AtomicU32,
     is_cut_short: AtomicBool,
     patience: Patience,
@@ -124,7 +124,7 @@ impl Context {
             answer: OnceLock::new(),
             is_untouched: AtomicBool::new(false),
             hold: AtomicU8::new(Hold::Lease as u8),
-            is_committing: AtomicBool::new(false),
+            is_ending: AtomicBool::new(false),
             doubts: AtomicU32::new(0),
             is_cut_short: AtomicBool::new(false),
             patience,
@@ -177,7 +177,7 @@ impl Context {
         let _ = self.0.answer.set(answer);
     }
 
-    /// Says whether the message's batch, which runs, has still to come to it.
+    /// Says whether its handler has still to begin: its batch has not come to it, or its transaction is not open.
     pub(super) fn set_untouched(&self, is_untouched: bool) {
         self.0.is_untouched.store(is_untouched, Ordering::Release);
     }
@@ -205,12 +205,12 @@ impl Context {
         self.0.hold.load(Ordering::Acquire) == hold as u8
     }
 
-    pub(super) fn set_committing(&self, is_committing: bool) {
-        self.0.is_committing.store(is_committing, Ordering::Release);
+    pub(super) fn set_ending(&self, is_ending: bool) {
+        self.0.is_ending.store(is_ending, Ordering::Release);
     }
 
-    pub(super) fn is_committing(&self) -> bool {
-        self.0.is_committing.load(Ordering::Acquire)
+    pub(super) fn is_ending(&self) -> bool {
+        self.0.is_ending.load(Ordering::Acquire)
     }
 
     /// Says that a transaction may have settled the message as processed, and that nothing here knows.

@@ -140,7 +140,11 @@ where
             match cut_at.filter(|_| !is_in_doubt) {
                 // Perhaps by what others have left behind in the transaction. These run without it, and then it
                 // runs as the first.
-                Some(place) if places.first() != Some(&place) => left.end = place,
+                Some(place) if places.first() != Some(&place) => {
+                    left.end = place;
+                    // All are to begin again. If they do not come to it, none has failed.
+                    part.iter().for_each(|context| context.set_untouched(true));
+                }
                 None if batch.len() == 1 || part.len() > 1 => {
                     // The batch runs in halves, unless it is of one.
                     return Err(failure);
@@ -275,7 +279,6 @@ impl<T: Send, W: Work<T>> Work<T> for Turns<'_, W> {
                 self.set_cut(context, true);
                 break;
             }
-            context.set_untouched(false);
             let answer = self.work_on(transaction, context).await;
             match answer.map_err(Failure::or_retry) {
                 Ok(completion) => answers.push(Ok(completion)),

@@ -243,22 +243,23 @@ pub(super) async fn run(config: &Config, context: &Context, expires: Instant) ->
     let lease = served.terms.length();
     let running = Watched::new(running, message.handler(), &served.warned, lease, now);
     let limit = served.timeout(message);
-    let caught = within_limit(limit, running, || context.is_committing()).await;
+    let caught = within_limit(limit, running, || context.is_ending()).await;
     let result = match caught {
-        Some(Ok(result)) => result,
+        Some(Ok(result)) => result.map_err(Failure::or_retry),
         Some(Err(panic)) => Err(Failure::retry(panic_text(&*panic))),
-        None => Err(Failure::retry("timed out")),
+        None => Err(batch_run::out_of_time(std::slice::from_ref(context))),
     };
     served.metrics.handled(&timer);
-    end(served, context, result.map_err(Failure::or_retry))
+    end(served, context, result)
 }
 
-/// Waits for a handler up to its time limit, and then for as long as its transaction is being committed: what is
-/// durable would count as failed otherwise. That has the store's time limit. `None`: it is timed out.
+/// Waits for a handler up to its time limit, and then for as long as its transaction is being committed or rolled
+/// back: what is durable would count as failed otherwise, and what the handler has decided be forgotten. That has the
+/// store's time limit. `None`: it is timed out.
 pub(super) async fn within_limit<F>(
     limit: Option<Duration>,
     mut running: F,
-    is_committing: impl Fn() -> bool,
+    is_ending: impl Fn() -> bool,
 ) -> Option<F::Output>
 where
     F: Future + Unpin,
@@ -269,12 +270,12 @@ where
     if let Ok(ended) = tokio::time::timeout(limit, &mut running).await {
         return Some(ended);
     }
-    if !is_committing() {
+    if !is_ending() {
         return None;
     }
     poll_fn(|polling| match Pin::new(&mut running).poll(polling) {
         Poll::Ready(ended) => Poll::Ready(Some(ended)),
-        Poll::Pending if is_committing() => Poll::Pending,
+        Poll::Pending if is_ending() => Poll::Pending,
         Poll::Pending => Poll::Ready(None),
     })
     .await

@@ -41,7 +41,8 @@ pub trait TransactionalHandler<T: Send>: Send + Sync + 'static {
 /// below its size, so that claims and settlements need not queue behind handlers. Leases are renewed all the
 /// same: over a connection more, when handlers have all of the pool's. A
 /// processor's [`handler_timeout`](crate::ProcessorBuilder::handler_timeout) covers the wait for
-/// the transaction too, and not its commit.
+/// the transaction too, and not its commit. A message whose transaction is not open by then is handed back, without
+/// its attempt.
 ///
 /// A commit whose answer is lost is looked up, and waited for if it is still under way. Where that takes longer than the
 /// [`store_timeout`](crate::ProcessorBuilder::store_timeout), or something around this handler drops it in its commit,
@@ -177,6 +178,7 @@ pub(super) struct Borrowing<H>(pub(super) H);
 impl<T: Send, H: TransactionalHandler<T>> Work<T> for Borrowing<H> {
     async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
         let context = only(batch)?;
+        batch.begins();
         let ended = self.0.handle(&mut *transaction.lock().await, context).await;
         Ok(Answers::from(vec![Ok::<_, Failure>(ended?)]))
     }
@@ -196,6 +198,7 @@ where
     async fn work(&self, transaction: &Arc<Mutex<T>>, batch: &Batch) -> Result<Answers, Failure> {
         let context = only(batch)?.clone();
         let lent = LentTransaction::of(transaction).await;
+        batch.begins();
         let ended = (self.0)(lent, context).await;
         Ok(Answers::from(vec![Ok::<_, Failure>(
             ended.map_err(Into::into)?,

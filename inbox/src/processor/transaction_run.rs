@@ -56,20 +56,33 @@ enum Ended {
     Lost(Vec<usize>),
 }
 
+/// The end of a transaction of these messages, for which their time limit waits: the handler has answered.
+struct Ending<'b>(&'b Batch);
+
+impl<'b> Ending<'b> {
+    fn begin(batch: &'b Batch) -> Self {
+        batch.iter().for_each(|one| one.set_ending(true));
+        Self(batch)
+    }
+}
+
+impl Drop for Ending<'_> {
+    fn drop(&mut self) {
+        self.0.iter().for_each(|one| one.set_ending(false));
+    }
+}
+
 /// A commit that settles these messages as processed. They are in doubt when its end is not known, or when this is
 /// dropped before that.
 struct Committing<'b> {
-    settled: &'b Batch,
+    ending: Ending<'b>,
     is_known: bool,
 }
 
 impl<'b> Committing<'b> {
     fn begin(settled: &'b Batch) -> Self {
-        for one in settled {
-            one.set_committing(true);
-        }
         Self {
-            settled,
+            ending: Ending::begin(settled),
             is_known: false,
         }
     }
@@ -81,11 +94,8 @@ impl<'b> Committing<'b> {
 
 impl Drop for Committing<'_> {
     fn drop(&mut self) {
-        for one in self.settled {
-            if !self.is_known {
-                one.doubt();
-            }
-            one.set_committing(false);
+        if !self.is_known {
+            self.ending.0.iter().for_each(Context::doubt);
         }
     }
 }
@@ -109,6 +119,7 @@ where
     W: Work<S::Transaction> + 'static,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
+        context.set_untouched(true);
         let answers = self.run().run(&Batch::new(vec![context.clone()])).await?;
         let answer = answers.into_iter().next();
         answer.unwrap_or_else(|| Err(cancelled()))
@@ -122,6 +133,9 @@ where
     W: Work<S::Transaction> + 'static,
 {
     async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
+        for context in batch {
+            context.set_untouched(true);
+        }
         self.run().run(batch).await.map(Answers::from)
     }
 }
@@ -253,6 +267,7 @@ where
 
     /// A transaction that cannot be rolled back was never committed either.
     async fn roll_back(&self, transaction: S::Transaction, batch: &Batch) {
+        let _ending = Ending::begin(batch);
         let ending = self.store.roll_back(transaction);
         if let Some(first) = batch.first()
             && let Err(error) = first.patience().within("roll back", ending).await
