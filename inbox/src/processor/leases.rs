@@ -145,7 +145,9 @@ impl Driver {
             let length = slot.lease_length;
             let left = slot.expires.saturating_duration_since(now);
             slot.is_spared |= is_exclusive && left <= length * 2 / 3;
-            let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared;
+            // What is written about a failed attempt has its transaction to tell it whether the lease stands.
+            let is_concluding = slot.ends_counted.is_some();
+            let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared && !is_concluding;
             if left.is_zero() && is_held && !slot.context.is_cancelled() {
                 // Perhaps nobody has claimed it yet. If so its outcome still counts.
                 let key = slot.context.message().key();
