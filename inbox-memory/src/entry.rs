@@ -27,7 +27,7 @@ pub(crate) enum Standing {
 }
 
 /// A stored message. Its fields are read everywhere and changed only by the methods below.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) seq: i64,
     pub(crate) key: Key,

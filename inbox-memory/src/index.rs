@@ -24,7 +24,7 @@ use crate::entry::{Entry, Standing};
 /// A time and the sequence number of the entry for which it counts.
 pub(crate) type Moment = (i64, i64);
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Index {
     claimable: BTreeSet<Moment>,
     leases: BTreeSet<Moment>,
@@ -35,7 +35,7 @@ pub(crate) struct Index {
 }
 
 /// The open entries of one ordering key.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Line {
     /// By sequence number; from when on it may be claimed when its turn comes, unless it blocks the line.
     open: BTreeMap<i64, Option<i64>>,

@@ -16,7 +16,7 @@ use crate::{
     index::{Head, Index, Moment},
 };
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Queue {
     handler: HandlerName,
     /// By sequence number: the order of acceptance. Boxed, so that inserting moves pointers.

@@ -35,6 +35,22 @@ impl Queues {
         }
     }
 
+    /// Queues with a copy of all that is in these, as of one moment.
+    pub(crate) fn copied(&self) -> Self {
+        let queues = self.lock(&self.all(), |locked, _| {
+            let copy = |queue: &Queue| {
+                let handler = queue.handler().clone();
+                (handler, Arc::new(Mutex::new(queue.clone())))
+            };
+            locked.iter().map(copy).collect()
+        });
+        Self {
+            last_seq: AtomicI64::new(self.last_seq.load(Ordering::Relaxed)),
+            queues: RwLock::new(queues),
+            ..Self::new(self.options.clone())
+        }
+    }
+
     pub(crate) fn check_open(&self) -> Result<()> {
         if self.is_closed.load(Ordering::Acquire) {
             return Err(Error::new(ErrorKind::Unavailable, "the store is closed"));

@@ -37,6 +37,18 @@ impl MemoryStore {
         }
     }
 
+    /// Another inbox, with a copy of all that is in this one at one moment, open leases with their tokens included. From
+    /// then on the two change apart, by one clock: for a test that tries what would happen, or that begins many times at
+    /// the same point. It is open, also if this one is closed. Takes time and memory in proportion to what is there;
+    /// payloads are shared.
+    #[must_use]
+    pub fn fork(&self) -> Self {
+        Self {
+            queues: Arc::new(self.queues.copied()),
+            operator: self.operator.clone(),
+        }
+    }
+
     /// The queues, unless the store is closed.
     pub(crate) fn open(&self) -> Result<&Queues> {
         self.queues.check_open()?;
