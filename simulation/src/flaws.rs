@@ -81,11 +81,21 @@ pub enum Flaw {
     LeavesClaims,
     /// What was cut short for want of a renewal is charged as an attempt.
     ChargesOutages,
+    /// A transaction commits also without a lease.
+    IgnoresLostLeases,
+    /// What a transaction has written is there also when it is rolled back.
+    KeepsEffects,
+    /// What a transaction has written is not there when it has committed.
+    LosesEffects,
+    /// The same for what is written about failed attempts.
+    LosesNotes,
+    /// What is handed back is put off instead.
+    PutsOff,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 29] = [
+    pub const ALL: [Self; 34] = [
         Self::AcknowledgesFirst,
         Self::ForgetsDuplicates,
         Self::NoFencing,
@@ -115,6 +125,11 @@ impl Flaw {
         Self::CompletesRejected,
         Self::LeavesClaims,
         Self::ChargesOutages,
+        Self::IgnoresLostLeases,
+        Self::KeepsEffects,
+        Self::LosesEffects,
+        Self::LosesNotes,
+        Self::PutsOff,
     ];
 
     /// Whether it is the store that is broken.
@@ -135,6 +150,11 @@ impl Flaw {
                 | Self::CompletesRejected
                 | Self::LeavesClaims
                 | Self::ChargesOutages
+                | Self::IgnoresLostLeases
+                | Self::KeepsEffects
+                | Self::LosesEffects
+                | Self::LosesNotes
+                | Self::PutsOff
         )
     }
 }

@@ -9,6 +9,7 @@ mod renewals;
 mod runs;
 mod settling;
 mod suspects;
+mod transactions;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -17,6 +18,7 @@ use std::{
 };
 
 use inbox::{Key, Lease};
+pub(crate) use settling::name_of;
 use tokio::sync::Notify;
 
 /// A part, and which of its lives.
@@ -100,6 +102,18 @@ struct Grant {
     due: Option<i64>,
     /// The outcome that its holder was told to be refused.
     refused: Option<Refused>,
+    /// Its outcome was sent to the store, outside of a transaction.
+    is_sent: bool,
+    /// When its run, or a call in its transaction, ended last.
+    busy_until: Option<u64>,
+    /// Its transaction was not opened, for a reason that waiting does not mend.
+    is_unopened: bool,
+    /// Its handler has ended, and its transaction has not.
+    is_in_call: bool,
+    /// It is not known that what its handler did last was committed.
+    is_undone: bool,
+    /// The same for what was to be written about its failure.
+    lacks_note: bool,
 }
 
 /// An outcome that the store has refused.
@@ -133,6 +147,8 @@ struct Accepted {
     is_orphan: bool,
     /// It was received by another call.
     is_received: bool,
+    /// A handler's work on it has been committed since it was accepted or replayed.
+    has_effect: bool,
 }
 
 impl Accepted {
@@ -161,6 +177,11 @@ pub(crate) struct Terms {
     /// The handler whose messages are run together: when their time limit is over, those that had not ended
     /// run again.
     pub(crate) batches: Option<&'static str>,
+    /// Whether handlers work in transactions, and whether failed attempts are written about.
+    pub(crate) in_transactions: bool,
+    /// Renewals wait for transactions.
+    pub(crate) has_turns: bool,
+    pub(crate) has_notes: bool,
     /// Leases may be lost at any time, as the store's clock does not go as the runtime's.
     pub(crate) drifts: bool,
     pub(crate) ordering_keys: BTreeMap<Key, String>,

@@ -19,6 +19,7 @@ mod parts;
 mod scenario;
 mod shrink;
 mod store;
+mod transaction;
 mod world;
 
 use std::{
@@ -42,7 +43,7 @@ pub use shrink::shrink;
 
 use broker::Broker;
 use history::{History, Terms};
-use scenario::Part;
+use scenario::{Part, Transactions};
 use world::{HANDLERS, LIMIT, World};
 
 /// The text of panics that are planned.
@@ -110,6 +111,9 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         give_up_after: i64::try_from(settings.give_up_after * 1_000).unwrap_or(i64::MAX),
         store_timeout: settings.store_timeout,
         batches: settings.runs.then_some(HANDLERS[1]),
+        in_transactions: settings.transactions != Transactions::None,
+        has_turns: settings.transactions == Transactions::OneAtATime,
+        has_notes: settings.notes,
         drifts: scenario.clock_percent > 100 || !scenario.jumps.is_empty(),
         ordering_keys: BTreeMap::new(),
         earlier: BTreeMap::new(),

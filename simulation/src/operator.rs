@@ -16,6 +16,7 @@ use crate::{
 pub(crate) async fn operator(world: Arc<World>) {
     for intervention in &world.scenario.interventions {
         sleep_until(world.at(intervention.at)).await;
+        let _turn = world.turn().await;
         world.follow();
         if let Err(error) = change(&world, intervention.does).await {
             world

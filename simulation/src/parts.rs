@@ -4,11 +4,12 @@ mod inline;
 mod janitor;
 mod receivers;
 
-use std::{sync::Arc, time::Duration};
+use std::{pin::Pin, sync::Arc, time::Duration};
 
 use inbox::{
-    AfterDead, Batches, CancellationToken, Completion, Context, Invalid, LeaseTerms, Processor,
-    RetryPolicy, Router, WorkerName, one_by_one,
+    AfterDead, Batches, CancellationToken, Completion, Context, FailedAttempt, Failure, Invalid,
+    LeaseTerms, LentTransaction, Processor, RetryPolicy, Router, WorkerName, in_transaction_fn,
+    one_by_one, one_by_one_in_transaction_fn,
 };
 use tokio::{
     task::JoinHandle,
@@ -21,9 +22,10 @@ pub(crate) use receivers::{receiver, recorder};
 
 use crate::{
     handler::handle,
-    history::PartId,
-    scenario::{Part, Stop},
+    history::{PartId, name_of},
+    scenario::{Part, Stop, Transactions},
     store::Seen,
+    transaction::{Effect, Transaction},
     world::{HANDLERS, KIND, World},
 };
 
@@ -34,11 +36,11 @@ fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
 }
 
-fn seen(world: &Arc<World>, part: &PartId) -> Arc<Seen> {
-    Arc::new(Seen {
+fn seen(world: &Arc<World>, part: &PartId) -> Seen {
+    Seen {
         world: world.clone(),
         part: part.clone(),
-    })
+    }
 }
 
 fn retry(world: &World) -> RetryPolicy {
@@ -187,15 +189,36 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
             }
         }
     };
-    let [first, second] = HANDLERS;
-    let second = match settings.runs {
-        true => Router::new(second)
-            .on_batch(KIND, one_by_one(run.clone()))
-            .batches(Batches::of_one_key(4).at_once(settings.concurrency)),
-        false => Router::new(second).on(KIND, run.clone()),
+    let [first, second] = HANDLERS.map(Router::new);
+    let batches = Batches::of_one_key(4).at_once(settings.concurrency);
+    let (first, second) = match settings.transactions {
+        Transactions::None => (
+            first.on(KIND, run.clone()),
+            match settings.runs {
+                true => second.on_batch(KIND, one_by_one(run)).batches(batches),
+                false => second.on(KIND, run),
+            },
+        ),
+        Transactions::Many | Transactions::OneAtATime => {
+            let run_in = working(run);
+            let store = seen(world, part);
+            (
+                first.on(KIND, in_transaction_fn(store.clone(), run_in.clone())),
+                match settings.runs {
+                    true => second
+                        .on_batch(KIND, one_by_one_in_transaction_fn(store, run_in))
+                        .batches(batches),
+                    false => second.on(KIND, in_transaction_fn(store, run_in)),
+                },
+            )
+        }
     };
-    let mut builder = Processor::builder(seen(world, part))
-        .router(Router::new(first).on(KIND, run))
+    let [first, second] = [first, second].map(|router| match settings.notes {
+        true => router.on_failure_in_transaction(seen(world, part), note),
+        false => router,
+    });
+    let mut builder = Processor::builder(Arc::new(seen(world, part)))
+        .router(first)
         .router(second)
         .worker(WorkerName::new(part.to_string())?)
         .lease(millis(settings.lease))
@@ -212,4 +235,35 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
         builder = builder.handler_timeout(millis(timeout));
     }
     builder.build()
+}
+
+/// A handler that writes in its transaction, also when it fails.
+fn working<F>(
+    run: impl Fn(Context) -> F + Clone,
+) -> impl Fn(
+    LentTransaction<Transaction>,
+    Context,
+) -> Pin<Box<dyn Future<Output = Result<Completion, Failure>> + Send>>
++ Clone
+where
+    F: Future<Output = Result<Completion, Failure>> + Send + 'static,
+{
+    move |mut transaction, context| {
+        let lease = context.leased().lease.clone();
+        let running = run(context);
+        Box::pin(async move {
+            transaction.write(&lease, Effect::Work);
+            running.await
+        })
+    }
+}
+
+/// Writes about a failed attempt.
+async fn note(
+    mut transaction: LentTransaction<Transaction>,
+    attempt: FailedAttempt,
+) -> Result<(), Failure> {
+    let lease = &attempt.context.leased().lease;
+    transaction.write(lease, Effect::Note(name_of(&attempt.outcome)));
+    Ok(())
 }

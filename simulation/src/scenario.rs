@@ -155,6 +155,14 @@ pub enum Operation {
     Begin,
     /// [`inbox::Store::subscribe`]
     Subscribe,
+    /// [`inbox::Transactional::open`]
+    Open,
+    /// [`inbox::Transactional::settle_in`]
+    SettleIn,
+    /// [`inbox::Transactional::commit`]
+    Commit,
+    /// [`inbox::Transactional::roll_back`]
+    RollBack,
 }
 
 /// What goes wrong with one call.
@@ -261,6 +269,17 @@ pub enum Rejected {
     KeepOrStop,
 }
 
+/// The transactions in which handlers work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Transactions {
+    /// They do not.
+    None,
+    /// The store has many at a time.
+    Many,
+    /// The store has one at a time, for which all else that writes waits.
+    OneAtATime,
+}
+
 /// A part, with its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Part {
@@ -293,6 +312,10 @@ pub struct Settings {
     pub look_ahead: usize,
     /// Whether the second handler works on runs of its ordering keys.
     pub runs: bool,
+    /// Whether handlers work in transactions.
+    pub transactions: Transactions,
+    /// Whether the processors write about failed attempts, in transactions.
+    pub notes: bool,
     /// Of handlers.
     pub timeout: Option<u64>,
     /// Attempts.

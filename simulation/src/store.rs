@@ -5,18 +5,19 @@ use std::{borrow::Cow, sync::Arc, time::Duration};
 use async_trait::async_trait;
 use inbox::{
     Begun, Capabilities, ClaimRequest, Claims, Effect, Error, ErrorKind, Extended, HandlerName,
-    Invalid, Lease, LeaseTerms, Message, Outcome, Receipt, Result, Settled, Settlement, Store,
+    Invalid, Key, Lease, LeaseTerms, Message, Outcome, Receipt, Result, Settled, Settlement, Store,
     Subscription,
 };
 use tokio::time::{sleep, timeout};
 
 use crate::{
     Flaw,
-    history::PartId,
-    scenario::{Operation, Wrong},
+    history::{History, PartId},
+    scenario::{Operation, Transactions, Wrong},
     world::{AUDIT, REJECTED, World},
 };
 
+#[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) world: Arc<World>,
     pub(crate) part: PartId,
@@ -51,6 +52,10 @@ impl Seen {
                 after: Duration::ZERO,
                 error: "planned".into(),
             },
+            Flaw::PutsOff if outcome == Outcome::Release => Outcome::Defer {
+                after: Duration::from_secs(1),
+                error: None,
+            },
             Flaw::ReleasesRecords if handler == AUDIT => Outcome::Release,
             Flaw::CompletesRejected if handler == REJECTED => Outcome::Processed { result: None },
             _ => outcome,
@@ -58,7 +63,7 @@ impl Seen {
     }
 
     /// One call, with what is planned for it. What it answers has been written down when it was done.
-    async fn call<T: Send + 'static>(
+    pub(crate) async fn call<T: Send + 'static>(
         &self,
         operation: Operation,
         name: &'static str,
@@ -178,7 +183,10 @@ impl Drop for Disturbed<'_> {
 #[async_trait]
 impl Store for Seen {
     fn capabilities(&self) -> Capabilities {
-        self.world.store.capabilities()
+        let mut capabilities = self.world.store.capabilities();
+        capabilities.exclusive_transactions =
+            self.world.scenario.settings.transactions == Transactions::OneAtATime;
+        capabilities
     }
 
     async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
@@ -186,6 +194,7 @@ impl Store for Seen {
         let caller = Arc::new(());
         let left = Arc::downgrade(&caller);
         let work = async move {
+            let _turn = world.turn().await;
             world.follow();
             let receipts = world.store.receive(&owned).await?;
             let is_orphan = left.strong_count() == 0;
@@ -204,6 +213,7 @@ impl Store for Seen {
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
         let (world, part, owned) = (self.world.clone(), self.part.clone(), request.clone());
         let work = async move {
+            let _turn = world.turn().await;
             world.follow();
             let claims = world.store.claim(&owned).await?;
             world.history().claimed(&part, &claims.leased);
@@ -237,27 +247,17 @@ impl Store for Seen {
         }
         let (world, part, owned) = (self.world.clone(), self.part.clone(), settlements.to_vec());
         self.world.history().settling(&self.part, settlements);
+        self.world.history().settles_alone(&self.part, settlements);
         let refuses = !self.is_receiver() && self.world.refuses();
         let work = async move {
+            let _turn = world.turn().await;
             world.follow();
-            // A store that objects to all results and texts.
-            let is_refused = |one: &Settlement| refuses && has_text(&one.outcome);
-            let (refused, taken): (Vec<_>, Vec<_>) = owned.iter().cloned().partition(is_refused);
+            let (taken, refusals) = refusing(&owned, refuses);
             let settled = world.store.settle(&taken).await?;
             let mut history = world.history();
+            history.settled_alone(&part, &taken, &settled);
             history.settled(&part, &taken, &settled);
-            for one in refused {
-                let key = one.lease.key;
-                history.trace(|| format!("{part} is refused an outcome of {key}"));
-            }
-            drop(history);
-            let mut settled = settled.into_iter();
-            let refused = Settled::Refused(Invalid::Empty { what: "planned" });
-            let answers = owned.iter().map(|one| match is_refused(one) {
-                true => Some(refused.clone()),
-                false => settled.next(),
-            });
-            Ok(answers.flatten().collect::<Vec<_>>())
+            Ok(refusals.answers(&mut history, &part, settled))
         };
         let settled = self.call(Operation::Settle, "settle", work).await?;
         self.world
@@ -278,6 +278,7 @@ impl Store for Seen {
         let mut renewing = Renewing::new(self, leases);
         let (world, part, owned) = (self.world.clone(), self.part.clone(), leases.to_vec());
         let work = async move {
+            let _turn = world.turn().await;
             world.follow();
             let extended = world.store.extend(&owned, length).await?;
             world.history().extended(&part, &owned, &extended);
@@ -303,6 +304,7 @@ impl Store for Seen {
         let caller = Arc::new(());
         let left = Arc::downgrade(&caller);
         let work = async move {
+            let _turn = world.turn().await;
             world.follow();
             let begun = world.store.begin(&owned, &terms).await?;
             let is_orphan = left.strong_count() == 0;
@@ -321,6 +323,39 @@ impl Store for Seen {
     }
 
     async fn close(&self) {}
+}
+
+/// What a store that objects to all results and texts takes of these settlements, and the rest.
+pub(crate) fn refusing(all: &[Settlement], refuses: bool) -> (Vec<Settlement>, Refusals) {
+    let is_refused = |one: &Settlement| refuses && has_text(&one.outcome);
+    let refused = all
+        .iter()
+        .map(|one| is_refused(one).then(|| one.lease.key.clone()));
+    let taken = all.iter().filter(|one| !is_refused(one));
+    (taken.cloned().collect(), Refusals(refused.collect()))
+}
+
+/// The settlements that are refused, in their places.
+pub(crate) struct Refusals(Vec<Option<Key>>);
+
+impl Refusals {
+    /// The answers to all of them, given those to the others.
+    pub(crate) fn answers(
+        self,
+        history: &mut History,
+        part: &PartId,
+        settled: Vec<Settled>,
+    ) -> Vec<Settled> {
+        let mut settled = settled.into_iter();
+        let answer = |refused: Option<Key>| {
+            let Some(key) = refused else {
+                return settled.next();
+            };
+            history.trace(|| format!("{part} is refused an outcome of {key}"));
+            Some(Settled::Refused(Invalid::Empty { what: "planned" }))
+        };
+        self.0.into_iter().filter_map(answer).collect()
+    }
 }
 
 /// Whether a store may object to an outcome.

@@ -8,12 +8,13 @@ use std::{
 
 use inbox::{Clock, HandlerName, Key, Kind, Message, MessageId, OrderingKey, Store};
 use inbox_memory::MemoryStore;
-use tokio::time::Instant;
+use tokio::{sync::OwnedMutexGuard, time::Instant};
 
 use crate::{
     Flaw,
     history::History,
     scenario::{CALM, Operation, Scenario, Wrong},
+    store::Disturbed,
 };
 
 pub(crate) const KIND: &str = "planned";
@@ -39,6 +40,8 @@ pub(crate) struct World {
     start: Instant,
     moved: Mutex<u64>,
     history: Mutex<History>,
+    /// Of those who write to the store.
+    turn: Arc<tokio::sync::Mutex<()>>,
     calls: Mutex<BTreeMap<Operation, u32>>,
     settlements: Mutex<u32>,
 }
@@ -74,6 +77,7 @@ impl World {
             start: Instant::now(),
             moved: Mutex::default(),
             history: Mutex::new(history),
+            turn: Arc::default(),
             calls: Mutex::default(),
             settlements: Mutex::default(),
         })
@@ -155,6 +159,15 @@ impl World {
         history.now = self.now();
         history.store_now = self.store_now();
         history
+    }
+
+    /// Waits until no transaction has what it has written still to commit. Leases may be lost by that.
+    pub(crate) async fn turn(&self) -> OwnedMutexGuard<()> {
+        if let Ok(turn) = self.turn.clone().try_lock_owned() {
+            return turn;
+        }
+        let _disturbed = Disturbed::new(self);
+        self.turn.clone().lock_owned().await
     }
 
     /// Whether the store refuses the next settlements.

@@ -21,6 +21,7 @@ impl History {
         self.trace(|| format!("{key} is replayed"));
         let is_final = self.change(key, |message| {
             message.was_replayed = true;
+            message.has_effect = false;
             message.replayed_after = message.grants.len();
             message.finished.take().is_some()
         });

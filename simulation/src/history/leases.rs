@@ -96,6 +96,12 @@ impl History {
             settled: None,
             due: None,
             refused: None,
+            is_sent: false,
+            busy_until: None,
+            is_unopened: false,
+            is_in_call: false,
+            is_undone: false,
+            lacks_note: false,
         });
         self.check("final is final", is_open, || format!("{part} got {key}"));
         let is_recorder = &*part.name == "recorder";

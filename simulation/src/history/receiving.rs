@@ -30,6 +30,7 @@ impl History {
                 finished: None,
                 is_orphan: received == Some(true),
                 is_received: received == Some(false),
+                has_effect: false,
             });
     }
 

@@ -26,6 +26,7 @@ impl History {
             .current(key)
             .is_some_and(|message| message.changed_at > last.token);
         let is_lost_otherwise = self.terms.drifts
+            || self.terms.has_turns
             || self.killed.contains(&last.part)
             || last.token < lost_before
             || last.told_lost.is_some()
@@ -83,7 +84,7 @@ impl History {
             return;
         };
         let late = self.now.saturating_sub(failed);
-        if late <= self.pause() || self.killed.contains(part) {
+        if late <= self.pause() || self.killed.contains(part) || self.terms.has_turns {
             return;
         }
         let blocked = self.blocked;

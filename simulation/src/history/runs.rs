@@ -11,12 +11,14 @@ impl History {
         self.trace(|| format!("{part} runs {key} under {token}"));
         let order_key = self.terms.ordering_keys.get(key).cloned();
         let lost_before = self.run_lost_before(key);
+        let is_batched = self.terms.batches == Some(key.handler.as_str());
+        // What is rolled back is done again, under the same lease.
+        let is_transactional = self.is_transactional(part, key);
+        let (now, store_now, retention) = (self.now, self.store_now, self.terms.retention);
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
             return 0;
         };
-        let now = self.now;
-        let is_batched = self.terms.batches == Some(key.handler.as_str());
         let order = message.order;
         let earlier = message
             .grants
@@ -39,15 +41,24 @@ impl History {
             let end = run.end;
             end == Some(RunEnd::Done)
         });
+        // What an operator has changed or the janitor has purged looks as if a commit without an answer had not
+        // taken place. It runs in vain then.
+        let finished = message.finished;
+        let may_be_gone = finished.is_some_and(|at| store_now.saturating_sub(at) >= retention);
+        let looks_open = message.changed_when.is_some() || may_be_gone;
         let holds = match message.grant(token) {
-            Some(grant) if grant.part == *part && (grant.run.is_none() || is_batched) => {
+            Some(grant)
+                if grant.part == *part
+                    && (grant.run.is_none() || is_batched || is_transactional) =>
+            {
+                grant.is_undone = false;
                 grant.run = Some(Run {
                     end: None,
                     began: now,
                     was_stopped: false,
                     was_cut: false,
                 });
-                grant.outcome.is_none()
+                grant.outcome.is_none() || looks_open && is_transactional
             }
             _ => false,
         };
@@ -58,9 +69,11 @@ impl History {
         self.check("one run in a process", !runs_here, || {
             format!("{part} ran {key} while it ran it")
         });
-        self.check("what is done is not repeated", !is_done, || {
-            format!("{part} ran {key}, which it had done")
-        });
+        self.check(
+            "what is done is not repeated",
+            !is_done || is_transactional,
+            || format!("{part} ran {key}, which it had done"),
+        );
         if let Some(order_key) = order_key {
             let keys = self.terms.ordering_keys.iter();
             let same = keys.filter(|(_, other)| **other == order_key);
@@ -113,6 +126,7 @@ impl History {
             return;
         };
         let (told_lost, was_blocked) = (grant.told_lost, grant.blocked != blocked);
+        grant.busy_until = Some(now);
         if let Some(run) = &mut grant.run {
             run.end = Some(end);
             let is_told_to_stop = is_cancelled && told_lost.is_none();
@@ -186,7 +200,12 @@ impl History {
     /// Five seconds from the end of the last handler, or from when it was told to.
     pub(crate) fn ended_soon(&mut self, part: &PartId, told: u64, slack: u64) {
         let last = self.last_ends.get(part).copied().unwrap_or(0);
-        let limit = 5_000_000 + slack;
+        // Whether a transaction has committed is found out within the time of a call.
+        let finding_out = match self.terms.in_transactions {
+            true => self.terms.store_timeout * 1_000,
+            false => 0,
+        };
+        let limit = 5_000_000 + finding_out + slack;
         self.ended("shutdown ends soon", part, last.max(told), limit);
     }
 

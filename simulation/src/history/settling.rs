@@ -31,10 +31,26 @@ impl History {
                 .filter(own)
                 .filter_map(|grant| grant.run.as_ref()?.end)
                 .collect();
+            let shares =
+                self.terms.in_transactions && self.terms.batches == Some(key.handler.as_str());
+            let is_unopened = message.grants.iter().filter(own).any(|own| own.is_unopened);
             let mut grants = message.grants.iter();
             let Some(grant) = grants.find(|grant| grant.token == token).cloned() else {
                 continue;
             };
+            let all = self.messages.get(key).into_iter().flatten();
+            // It is still held under an earlier lease; or its handler ran when this one came, or it was being found out
+            // whether its transaction had committed, or its batch went on behind that.
+            let runs = all.flat_map(|message| &message.grants).any(|earlier| {
+                let is_open = earlier.run.as_ref().is_some_and(|run| run.end.is_none());
+                let may_run = earlier.outcome.is_none()
+                    || is_open
+                    || earlier.is_in_call
+                    || earlier.is_undone
+                    || earlier.busy_until.is_some_and(|until| until >= grant.at)
+                    || shares && earlier.run.is_some();
+                may_run && earlier.part == *part && earlier.token != token
+            });
             let is_used_up = grant.started >= attempts;
             self.stays_what_it_is(&grant, settlement);
             // What is final as soon as it is stored has no handler.
@@ -59,14 +75,16 @@ impl History {
             }
             let fits = match (&grant.run, &settlement.outcome) {
                 // Handed back, its attempts used up, or with the outcome of an earlier run here.
-                (None, Outcome::Release | Outcome::Defer { .. }) => true,
+                (None, Outcome::Release) => true,
+                // Until the run under an earlier lease is over.
+                (None, Outcome::Defer { .. }) => runs || ends.contains(&RunEnd::Defer),
                 (None, Outcome::Dead { .. }) => is_used_up || ends.contains(&RunEnd::Dead),
                 (None, Outcome::Processed { .. }) => ends.contains(&RunEnd::Done),
-                (None, Outcome::Retry { .. }) => !ends.is_empty(),
+                (None, Outcome::Retry { .. }) => is_unopened || !ends.is_empty(),
                 (Some(run), outcome) => match (run.end, outcome) {
                     (None, _) => false,
                     (Some(RunEnd::Done), Outcome::Processed { .. }) => true,
-                    (Some(RunEnd::Done), _) => false,
+                    (Some(RunEnd::Done), _) => grant.is_undone || grant.outcome.is_some(),
                     (Some(_), Outcome::Processed { .. }) => false,
                     (Some(RunEnd::Dead), Outcome::Dead { .. }) => true,
                     (Some(RunEnd::Dead), outcome) => matches!(outcome, Outcome::Release),
@@ -181,7 +199,7 @@ impl History {
     }
 }
 
-pub(super) fn name_of(outcome: &Outcome) -> &'static str {
+pub(crate) fn name_of(outcome: &Outcome) -> &'static str {
     match outcome {
         Outcome::Processed { .. } => "processed",
         Outcome::Retry { .. } => "retry",

@@ -26,7 +26,7 @@ pub(crate) async fn inline(
         let mut history = world.history();
         return history.violated("valid settings", part.to_string());
     };
-    let consumer = InlineConsumer::new(seen(&world, &part), terms)
+    let consumer = InlineConsumer::new(Arc::new(seen(&world, &part)), terms)
         .retry(retry(&world))
         .after_dead(after_dead(&world))
         .on_busy(OnBusy::Wait(millis(1_000)))

@@ -21,7 +21,7 @@ pub(crate) async fn janitor(world: Arc<World>, part: PartId, stop: CancellationT
     let janitor = Janitor::builder(Arc::new(world.memory.clone()))
         .store_timeout(millis(settings.store_timeout))
         .give_up_after(
-            seen(&world, &part),
+            Arc::new(seen(&world, &part)),
             HandlerName::new(CALLS).ok(),
             millis(after),
             after_dead(&world),

@@ -39,7 +39,7 @@ pub(crate) async fn recorder(
 
 fn builder(world: &Arc<World>, part: &PartId) -> ReceiverBuilder {
     let settings = &world.scenario.settings;
-    let mut builder = Receiver::builder(seen(world, part))
+    let mut builder = Receiver::builder(Arc::new(seen(world, part)))
         .batch_size(settings.receive_batch)
         .max_unacknowledged(settings.unacknowledged)
         .linger(millis(settings.linger))

@@ -4,7 +4,8 @@ use fastrand::Rng;
 
 use super::{
     Behaviour, CALLED, CALM, Caller, Change, Delivered, Does, Fault, Intervention, Odd, Oddity,
-    Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings, SlowClaims, Stop, Wrong,
+    Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings, SlowClaims, Stop,
+    Transactions, Wrong,
 };
 
 impl Scenario {
@@ -54,6 +55,7 @@ impl Scenario {
         crashes(&mut whole);
         late_claims(&mut whole);
         long_leases(&mut whole);
+        transactions(&mut whole);
         whole
     }
 }
@@ -207,6 +209,35 @@ fn long_leases(whole: &mut Scenario) {
     }
 }
 
+/// In half of the seeds handlers work in transactions, of which calls go wrong as well.
+fn transactions(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ TRANSACTIONS);
+    let settings = &mut whole.settings;
+    settings.transactions = match random.u8(0..6) {
+        0..=2 => return,
+        3 | 4 => Transactions::Many,
+        _ => Transactions::OneAtATime,
+    };
+    settings.notes = random.bool();
+    let fails = random.u8(0..5) > 0;
+    let count = if fails { random.usize(0..8) } else { 0 };
+    for _ in 0..count {
+        let operation = match random.u8(0..8) {
+            0 => Operation::Open,
+            1 | 2 => Operation::SettleIn,
+            3..=6 => Operation::Commit,
+            _ => Operation::RollBack,
+        };
+        let call = u32::try_from(soon_or_late(&mut random, 6, 30)).unwrap_or(0);
+        let what = wrong(&mut random);
+        whole.faults.push(Fault {
+            operation,
+            call,
+            what,
+        });
+    }
+}
+
 fn odd(random: &mut Rng) -> Odd {
     Odd {
         what: match random.u8(0..6) {
@@ -231,6 +262,8 @@ const CRASHES: u64 = 0x6372_6173_6865_735f;
 const LATE_CLAIMS: u64 = 0x6c61_7465_5f63_6c61;
 /// The same for long leases.
 const LONG_LEASES: u64 = 0x6c6f_6e67_5f6c_6561;
+/// The same for transactions.
+const TRANSACTIONS: u64 = 0x7472_616e_7361_6374;
 /// The same for callers of inline consumers, and refusals.
 const CALLERS: u64 = 0x6361_6c6c_6572_735f;
 
@@ -243,6 +276,8 @@ fn settings(random: &mut Rng) -> Settings {
         batch: random.u32(1..6),
         look_ahead: random.usize(0..6).saturating_sub(2),
         runs: random.bool(),
+        transactions: Transactions::None,
+        notes: false,
         timeout: random.bool().then(|| random.u64(500..10_000)),
         attempts: random.u32(1..6),
         drain_limit: random.u64(0..8_000),
@@ -330,17 +365,7 @@ fn faults(random: &mut Rng, does_fail: bool) -> Vec<Fault> {
             _ => Operation::Subscribe,
         };
         let call = u32::try_from(soon_or_late(random, 6, 40)).unwrap_or(0);
-        let what = match random.u8(0..19) {
-            0 | 1 => Wrong::Delay(random.u64(0..12_000)),
-            2..=4 => Wrong::Late(random.u64(0..20_000)),
-            5 | 6 => Wrong::Slow(random.u64(0..12_000)),
-            7 | 8 => Wrong::Fail,
-            9 => Wrong::Conflict,
-            10 => Wrong::Fatal,
-            11..=14 => Wrong::LoseAnswer,
-            15 | 16 => Wrong::Hang,
-            _ => Wrong::HangAfter,
-        };
+        let what = wrong(random);
         // An outage is several calls in a row.
         let length = if random.u8(0..5) == 0 {
             random.u32(2..8)
@@ -354,6 +379,20 @@ fn faults(random: &mut Rng, does_fail: bool) -> Vec<Fault> {
         }));
     }
     all
+}
+
+fn wrong(random: &mut Rng) -> Wrong {
+    match random.u8(0..19) {
+        0 | 1 => Wrong::Delay(random.u64(0..12_000)),
+        2..=4 => Wrong::Late(random.u64(0..20_000)),
+        5 | 6 => Wrong::Slow(random.u64(0..12_000)),
+        7 | 8 => Wrong::Fail,
+        9 => Wrong::Conflict,
+        10 => Wrong::Fatal,
+        11..=14 => Wrong::LoseAnswer,
+        15 | 16 => Wrong::Hang,
+        _ => Wrong::HangAfter,
+    }
 }
 
 fn interventions(random: &mut Rng, messages: usize) -> Vec<Intervention> {

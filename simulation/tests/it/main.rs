@@ -82,6 +82,9 @@ fn every_flaw_breaks_the_rule_that_is_there_for_it() {
             Flaw::CompletesRejected => "kept as dead",
             Flaw::LeavesClaims => "a claim is waited for",
             Flaw::ChargesOutages => "an outage costs no attempt",
+            Flaw::IgnoresLostLeases | Flaw::KeepsEffects => "an effect commits with its settlement",
+            Flaw::LosesEffects | Flaw::LosesNotes => "no effect is lost",
+            Flaw::PutsOff => "settled as it ended",
         };
         found(flaw, rule);
     }
