@@ -388,9 +388,14 @@ impl Queue {
     ) -> Option<R> {
         let entry = self.entries.get_mut(&seq)?;
         self.index.take(entry);
+        let before = (entry.standing.clone(), entry.due_at);
         let answer = transition(entry);
+        let has_changed = before != (entry.standing.clone(), entry.due_at);
         let head = self.index.put(entry);
+        // A lease that is extended or settled too late changes nothing.
+        let had_news = self.has_news;
         self.note(head, now);
+        self.has_news = had_news || self.has_news && has_changed;
         Some(answer)
     }
 

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use inbox_api::{
     Bytes, Capabilities, ClaimRequest, Cursor, Due, Edit, ErrorKind, Filter, Intervention, Invalid,
-    Message, Operate, OrderingKey, Outcome, Page, Receipt, ReceiveAtomicity, Schema, Settled,
-    Settlement, Slice, State, Store, StoreExt, Wakeups,
+    Message, Operate, OrderingKey, Outcome, Page, Receipt, ReceiveAtomicity, Record, Schema,
+    Settled, Settlement, Slice, State, Store, StoreExt, Wakeups,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 use tokio::task::JoinSet;
@@ -262,4 +262,27 @@ async fn of_many_receives_of_one_key_one_is_accepted() {
         store.count(&inbox_api::Filter::default()).await.unwrap(),
         800
     );
+}
+
+#[tokio::test]
+async fn a_fork_has_what_was_there_and_changes_apart() {
+    let f = fixture();
+    f.accept(&[message("1"), message("2")]).await;
+    let leased = f.claim_one().await;
+    let fork = f.store.fork();
+    let settled = fork.settle_one(&leased.lease, DONE).await.unwrap();
+    assert_eq!(settled, Settled::Done);
+    let state = |record: Option<Record>| record.map(|record| record.state);
+    assert_eq!(
+        state(fork.get(&key("1")).await.unwrap()),
+        Some(State::Processed)
+    );
+    assert_eq!(f.state("1").await, State::Leased);
+    f.accept(&[message("3")]).await;
+    assert_eq!(state(fork.get(&key("3")).await.unwrap()), None);
+    // By one clock.
+    f.clock.advance(LEASE);
+    assert_eq!(f.state("1").await, State::Pending);
+    f.store.close().await;
+    assert!(fork.receive(&[message("4")]).await.is_ok());
 }

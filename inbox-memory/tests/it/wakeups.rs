@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use inbox_api::{
-    AfterDead, Due, Edit, Intervention, Operate, Outcome, Receipt, Settled, Store, StoreExt,
-    Subscription,
+    AfterDead, Due, Edit, Extended, Intervention, Operate, Outcome, Receipt, Settled, Store,
+    StoreExt, Subscription,
 };
 use tokio::time::{sleep, timeout};
 
@@ -129,4 +129,19 @@ async fn every_subscription_is_woken_and_dropped_ones_do_no_harm() {
     .await
     .expect("both are woken");
     assert_eq!(sender.await.unwrap(), Receipt::Accepted);
+}
+
+/// Defect: it woke, and a worker that renews what it has handed back before each claim claimed without end.
+#[tokio::test]
+async fn what_comes_too_late_wakes_nobody() {
+    let f = fixture();
+    f.accept(&[message("1")]).await;
+    let leased = f.claim_one().await;
+    assert_eq!(f.settle(&leased, Outcome::Release).await, Settled::Done);
+    let mut woken = f.store.subscribe(&[handler("h")]).await.unwrap();
+    let lease = std::slice::from_ref(&leased.lease);
+    let extended = f.store.extend(lease, LEASE).await.unwrap();
+    assert_eq!(extended, [Extended::LeaseLost]);
+    assert_eq!(f.settle(&leased, Outcome::Release).await, Settled::Done);
+    assert!(!is_woken(&mut woken).await);
 }
