@@ -17,6 +17,7 @@ use tokio_util::sync::CancellationToken;
 use super::{
     Config, Context, Failure, Summary, Until,
     claims::{Claimed, Claiming},
+    conclusions::PutOff,
     forming::Forming,
     handler::Hold,
     lane::Lane,
@@ -57,6 +58,8 @@ pub(super) struct Driver {
     pub(super) claiming: Claiming,
     pub(super) forming: Forming,
     pub(super) settling: Settling,
+    /// Failed attempts that wait for others of their run.
+    pub(super) put_off: Vec<PutOff>,
     pub(super) renewal: Renewal,
     /// Whether the store has one transaction at a time, for which all other writes wait.
     pub(super) has_turns: bool,
@@ -114,6 +117,7 @@ impl Driver {
             claiming: Claiming::new(),
             forming: Forming::default(),
             settling: Settling::default(),
+            put_off: Vec::new(),
             renewal: Renewal::new(&config, now),
             has_turns: config.store.capabilities().exclusive_transactions,
             stop: None,
@@ -145,6 +149,7 @@ impl Driver {
             self.start_held(now);
             self.start_waiting(now);
             self.start_batches();
+            self.conclude_put_off();
             self.start_settling(now);
             self.start_claim(now);
             if self.is_over(now) || self.is_idle(&shutdown).await {
@@ -279,6 +284,7 @@ impl Driver {
     /// Takes note that the handler in a slot has ended.
     pub(super) fn ended(&mut self, index: usize, end: End) {
         self.running = self.running.saturating_sub(1);
+        self.settling.look_again();
         let end = match end {
             End::Concluded {
                 outcome,

@@ -5,11 +5,10 @@ use std::{collections::HashSet, sync::Mutex, sync::PoisonError, time::Duration};
 use tokio::time::Instant;
 
 use super::{
-    Config, Context, FailedAttempt, Failure, Fallback, Remedy, breaker::Change, driver::Driver,
-    handler::Hold, lane::Lane, table::Phase, task,
+    Config, Context, Failure, Fallback, Remedy, breaker::Change, driver::Driver, lane::Lane,
 };
 use crate::{
-    AfterDead, Kind, Leased, Outcome, Settlement,
+    AfterDead, Kind, Leased, Outcome,
     expiry::expiry_reason,
     hooks::Call,
     retry::jittered,
@@ -135,68 +134,6 @@ impl Driver {
         }
         self.conclude(index, failure, outcome);
         false
-    }
-
-    /// Settles a failed attempt; in a transaction, if the router writes something about it.
-    pub(super) fn conclude(&mut self, index: usize, failure: Failure, outcome: Outcome) {
-        let config = self.config.clone();
-        let Some(slot) = self.table.get_mut(index) else {
-            return;
-        };
-        let served = slot.lane.and_then(|lane| config.served.get(lane));
-        let settle = served.and_then(|served| served.router.settle_failed.clone());
-        let is_attempt = matches!(outcome, Outcome::Retry { .. } | Outcome::Dead { .. });
-        let (Some(served), Some(settle), true) = (served, settle, is_attempt) else {
-            return self.settle(index, outcome);
-        };
-        let is_in_doubt = slot.is_in_doubt();
-        // Under the newest lease, and with nothing of what the attempt was told.
-        slot.context = Context::claimed(slot.leased(), &config);
-        slot.renewed = None;
-        if is_in_doubt {
-            // Unlike the settlement by itself, the one in a transaction tells.
-            slot.context.doubt();
-        }
-        slot.ends_with(&outcome);
-        slot.phase = Phase::Running;
-        let limit = served.timeout(slot.context.message());
-        let attempt = FailedAttempt {
-            context: slot.context.clone(),
-            failure,
-            outcome,
-        };
-        let task = task::spawn_conclusion(index, attempt, limit, settle, &self.sender);
-        slot.task = Some(task);
-        self.running += 1;
-        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            lane.running += 1;
-        }
-    }
-
-    /// Takes note that a failed attempt is settled, or that this is left to do.
-    pub(super) fn concluded(&mut self, index: usize, outcome: Outcome, is_settled: bool) {
-        let Some(slot) = self.table.get_mut(index) else {
-            return;
-        };
-        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
-            lane.running = lane.running.saturating_sub(1);
-        }
-        slot.drop_at = None;
-        let was_lost = slot.phase == Phase::Lost;
-        slot.phase = Phase::Ended;
-        self.lost_running = self.lost_running.saturating_sub(usize::from(was_lost));
-        if is_settled || slot.context.is_held_by(Hold::Settled) {
-            let lease = slot.context.leased().lease.clone();
-            return self.stored(index, &Settlement { lease, outcome });
-        }
-        slot.context.set_hold(Hold::Lease);
-        // As after a handler that has failed under a lease that was lost. Unless it was claimed again, it may have been lost
-        // to this very transaction, whose answer was: a renewal that waited for it finds no lease. The settlement tells.
-        let outcome = match was_lost && slot.renewed.is_some() {
-            true => Outcome::Release,
-            false => outcome,
-        };
-        self.settle(index, outcome);
     }
 
     /// Settles a message that no handler is for.

@@ -5,7 +5,7 @@ use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use tokio::time::Instant;
 
-use super::{Config, Context, driver::Driver, table::Phase};
+use super::{Config, Context, driver::Driver, runs::OfSlot, table::Phase};
 use crate::{
     Error, ErrorKind, Invalid, Outcome, Result, Settled, Settlement, Store as _,
     backoff::through_an_outage,
@@ -19,9 +19,9 @@ use crate::{
 #[derive(Default)]
 pub(super) struct Settling {
     pub(super) call: Option<BoxFuture<'static, SettledBatch>>,
-    slots: Vec<usize>,
-    settlements: Vec<Settlement>,
-    /// When the first of them was added.
+    /// With their slots.
+    outcomes: Vec<OfSlot>,
+    /// When the first of them was added, but for those that wait for handlers to end.
     since: Option<Instant>,
     /// Outcomes whose lease is lost, perhaps to the claim under way: they are settled again when
     /// that is answered.
@@ -34,6 +34,15 @@ pub(super) struct SettledBatch {
     result: Result<Vec<Settled>>,
 }
 
+impl Settling {
+    /// A handler has ended, for which outcomes may have waited.
+    pub(super) fn look_again(&mut self) {
+        if !self.outcomes.is_empty() {
+            self.since.get_or_insert_with(Instant::now);
+        }
+    }
+}
+
 impl Driver {
     /// Adds the outcome of a slot to the next batch.
     pub(super) fn settle(&mut self, index: usize, outcome: Outcome) {
@@ -42,10 +51,8 @@ impl Driver {
         };
         slot.ends_with(&outcome);
         let lease = slot.lease().clone();
-        self.settling.slots.push(index);
-        self.settling
-            .settlements
-            .push(Settlement { lease, outcome });
+        let settlement = Settlement { lease, outcome };
+        self.settling.outcomes.push((index, settlement));
         self.settling.since.get_or_insert_with(Instant::now);
     }
 
@@ -55,7 +62,7 @@ impl Driver {
             .settling
             .since
             .filter(|_| self.settling.call.is_none())?;
-        let is_full = self.settling.slots.len() >= self.config.settle_batch;
+        let is_full = self.settling.outcomes.len() >= self.config.settle_batch;
         let is_last = self.running == 0 || self.stop.is_some();
         if is_full || is_last {
             return Some(since);
@@ -67,14 +74,17 @@ impl Driver {
         if self.settling_time().is_none_or(|time| now < time) {
             return;
         }
+        let outcomes = std::mem::take(&mut self.settling.outcomes);
+        let (mut outcomes, waiting) = self.in_order_of_runs(outcomes);
         let queue = &mut self.settling;
-        let count = queue.slots.len().min(self.config.settle_batch);
-        let rest = queue.slots.split_off(count);
-        let slots = std::mem::replace(&mut queue.slots, rest);
-        let rest = queue.settlements.split_off(count);
-        let settlements = std::mem::replace(&mut queue.settlements, rest);
-        queue.since = (!queue.slots.is_empty()).then_some(now);
-        queue.call = Some(Box::pin(send(self.config.clone(), slots, settlements)));
+        let count = outcomes.len().min(self.config.settle_batch);
+        queue.outcomes = outcomes.split_off(count);
+        // What waits is looked at when a handler ends.
+        queue.since = (!queue.outcomes.is_empty()).then_some(now);
+        queue.outcomes.extend(waiting);
+        if !outcomes.is_empty() {
+            queue.call = Some(Box::pin(send(self.config.clone(), outcomes)));
+        }
     }
 
     /// Settles again without what the store objects to. When there is nothing left to leave out,
@@ -176,11 +186,8 @@ impl Driver {
 
 /// Settling is idempotent, so a batch is sent until its answer arrives, however long that takes:
 /// the outcomes of handlers that have run must not be lost to an outage.
-async fn send(
-    config: Arc<Config>,
-    slots: Vec<usize>,
-    settlements: Vec<Settlement>,
-) -> SettledBatch {
+async fn send(config: Arc<Config>, outcomes: Vec<OfSlot>) -> SettledBatch {
+    let (slots, settlements): (Vec<_>, Vec<_>) = outcomes.into_iter().unzip();
     let timer = Timer::start();
     let mut is_first = true;
     let result = (|| config.store.settle(&settlements))

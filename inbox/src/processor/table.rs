@@ -169,7 +169,7 @@ impl Table {
         index
     }
 
-    fn get(&self, index: usize) -> Option<&Slot> {
+    pub(super) fn get(&self, index: usize) -> Option<&Slot> {
         self.slots.get(index)?.as_ref()
     }
 
@@ -264,6 +264,12 @@ impl Table {
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {
         let slots = self.slots.iter_mut().enumerate();
         slots.filter_map(|(index, slot)| Some((index, slot.as_mut()?)))
+    }
+
+    /// The slots that have a message.
+    pub(super) fn indexes(&self) -> impl Iterator<Item = usize> {
+        let slots = self.slots.iter().enumerate();
+        slots.filter_map(|(index, slot)| slot.as_ref().map(|_| index))
     }
 
     pub(super) fn contexts(&self) -> impl Iterator<Item = &Context> {

@@ -44,6 +44,8 @@ pub struct Spy {
     trouble: Mutex<HashMap<&'static str, Trouble>>,
     pub claim_limits: Mutex<Vec<u32>>,
     pub settle_sizes: Mutex<Vec<usize>>,
+    /// The ids of what is settled, call by call.
+    pub settled_ids: Mutex<Vec<Vec<String>>>,
     pub extends: Mutex<usize>,
     /// Reported by the next claim.
     pub corrupt: Mutex<Vec<CorruptRow>>,
@@ -73,6 +75,7 @@ impl Spy {
             trouble: Mutex::default(),
             claim_limits: Mutex::default(),
             settle_sizes: Mutex::default(),
+            settled_ids: Mutex::default(),
             extends: Mutex::default(),
             corrupt: Mutex::default(),
             claim_gate: None,
@@ -237,6 +240,8 @@ impl Store for Spy {
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
         self.settle_sizes.lock().unwrap().push(settlements.len());
+        let ids = settlements.iter().map(|one| one.lease.key.id.to_string());
+        self.settled_ids.lock().unwrap().push(ids.collect());
         if let Some(Trouble::RefuseOutcome { always }) = self.trouble("settle") {
             return self.settle_unrefused(settlements, always).await;
         }
