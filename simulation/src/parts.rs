@@ -228,7 +228,7 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
         .retry(retry(world))
         .after_dead(after_dead(world))
         .poll_intervals(millis(50), millis(4_000))
-        .settle_batching(250, millis(settings.linger))
+        .settle_batching(settings.settle_batch, millis(settings.linger))
         .drain_limit(millis(settings.drain_limit))
         .store_timeout(millis(settings.store_timeout));
     if let Some(timeout) = settings.timeout {
@@ -237,14 +237,12 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
     builder.build()
 }
 
+type Working = Pin<Box<dyn Future<Output = Result<Completion, Failure>> + Send>>;
+
 /// A handler that writes in its transaction, also when it fails.
 fn working<F>(
     run: impl Fn(Context) -> F + Clone,
-) -> impl Fn(
-    LentTransaction<Transaction>,
-    Context,
-) -> Pin<Box<dyn Future<Output = Result<Completion, Failure>> + Send>>
-+ Clone
+) -> impl Fn(LentTransaction<Transaction>, Context) -> Working + Clone
 where
     F: Future<Output = Result<Completion, Failure>> + Send + 'static,
 {

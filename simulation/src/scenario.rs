@@ -326,6 +326,8 @@ pub struct Settings {
     pub store_timeout: u64,
     /// Of settlements.
     pub linger: u64,
+    /// Settlements in a call.
+    pub settle_batch: usize,
     /// Whether a dead message blocks its ordering key.
     pub block: bool,
     /// Deliveries in a batch.

@@ -1,6 +1,6 @@
 //! Leaves out of a scenario what its finding does not need.
 
-use crate::{Flaw, Scenario, Violation, run};
+use crate::{Flaw, Scenario, Violation, run, scenario::Transactions};
 
 /// The smallest scenario that was found to break the same rule, and how it does. Answers the given one
 /// when that breaks none.
@@ -37,7 +37,12 @@ pub fn shrink(scenario: Scenario, flaw: Option<Flaw>) -> Result<(Scenario, Viola
 /// Leaves out what stands at a place; answers whether anything does.
 type LeaveOut = fn(&mut Scenario, usize) -> bool;
 
-const LISTS: [LeaveOut; 10] = [
+const LISTS: [LeaveOut; 12] = [
+    |scenario, place| {
+        let transactions = &mut scenario.settings.transactions;
+        place == 0 && std::mem::replace(transactions, Transactions::None) != Transactions::None
+    },
+    |scenario, place| place == 0 && std::mem::take(&mut scenario.settings.notes),
     |scenario, place| leave_out(&mut scenario.stops, place),
     |scenario, place| leave_out(&mut scenario.outages, place),
     |scenario, place| leave_out(&mut scenario.slow_claims, place),

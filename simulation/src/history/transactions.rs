@@ -77,12 +77,13 @@ impl History {
             }
             let is_transactional = self.is_transactional(part, key);
             let has_notes = self.terms.has_notes;
+            let is_stopping = self.stops.contains_key(part);
             let Some(message) = self.current(key) else {
                 continue;
             };
-            // It may have been written under an earlier lease.
+            // It may have been written under an earlier lease. What a shutdown cuts short is settled without it.
             let mut own = message.grants.iter().filter(|grant| grant.part == *part);
-            let lacks_note = own.any(|grant| grant.lacks_note);
+            let lacks_note = is_stopping || own.any(|grant| grant.lacks_note);
             let Some(grant) = message.grant(settlement.lease.token.get()) else {
                 continue;
             };

@@ -56,6 +56,7 @@ impl Scenario {
         late_claims(&mut whole);
         long_leases(&mut whole);
         transactions(&mut whole);
+        small_settlements(&mut whole);
         whole
     }
 }
@@ -238,6 +239,14 @@ fn transactions(whole: &mut Scenario) {
     }
 }
 
+/// In some seeds few settlements share a call.
+fn small_settlements(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ SMALL_SETTLEMENTS);
+    if random.u8(0..3) == 0 {
+        whole.settings.settle_batch = random.usize(1..4);
+    }
+}
+
 fn odd(random: &mut Rng) -> Odd {
     Odd {
         what: match random.u8(0..6) {
@@ -264,6 +273,8 @@ const LATE_CLAIMS: u64 = 0x6c61_7465_5f63_6c61;
 const LONG_LEASES: u64 = 0x6c6f_6e67_5f6c_6561;
 /// The same for transactions.
 const TRANSACTIONS: u64 = 0x7472_616e_7361_6374;
+/// The same for settlements.
+const SMALL_SETTLEMENTS: u64 = 0x736d_616c_6c5f_7365;
 /// The same for callers of inline consumers, and refusals.
 const CALLERS: u64 = 0x6361_6c6c_6572_735f;
 
@@ -283,6 +294,7 @@ fn settings(random: &mut Rng) -> Settings {
         drain_limit: random.u64(0..8_000),
         store_timeout: random.u64(1_000..10_000),
         linger: random.u64(0..50),
+        settle_batch: 250,
         block: random.u8(0..4) == 0,
         receive_batch: random.usize(1..8),
         unacknowledged: random.usize(1..12),
