@@ -111,21 +111,26 @@ async fn without_runs_a_key_has_one_message_at_a_time() {
     assert_eq!(runs.sizes(), [1, 1, 1]);
 }
 
-#[tokio::test(start_paused = true)]
-async fn what_is_behind_a_failure_is_handed_back() {
-    let (spy, runs) = (spy(), Runs::default());
-    spy.receive_all(interleaved(&["k", "l"], 4)).await;
+type Answered = std::future::Ready<Result<Vec<Result<(), Failure>>, Failure>>;
+
+/// Does so with the first attempt of `k-1`.
+fn fails_the_second_once(runs: &Runs) -> impl Fn(Batch) -> Answered + use<> {
     let seen = runs.clone();
-    let handler = move |batch: Batch| {
+    move |batch| {
         seen.add(&batch);
         let answer = |context: &Context| match context.message().id().as_str() {
             "k-1" if context.attempts().started == 1 => Err(Failure::retry("not yet")),
             _ => Ok(()),
         };
-        let answers: Vec<_> = batch.iter().map(answer).collect();
-        async move { Ok::<_, Failure>(answers) }
-    };
-    let router = router(handler)
+        std::future::ready(Ok(batch.iter().map(answer).collect()))
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_a_failure_is_handed_back() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k", "l"], 4)).await;
+    let router = router(fails_the_second_once(&runs))
         .batches(Batches::up_to(100).runs(100))
         .retry(at_once());
     let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
@@ -153,17 +158,7 @@ async fn what_is_behind_a_failure_is_handed_back() {
 async fn what_is_not_reached_goes_back_before_what_failed_the_last_first() {
     let (spy, runs) = (spy(), Runs::default());
     spy.receive_all(interleaved(&["k"], 4)).await;
-    let seen = runs.clone();
-    let handler = move |batch: Batch| {
-        seen.add(&batch);
-        let answer = |context: &Context| match context.message().id().as_str() {
-            "k-1" if context.attempts().started == 1 => Err(Failure::retry("not yet")),
-            _ => Ok(()),
-        };
-        let answers: Vec<_> = batch.iter().map(answer).collect();
-        async move { Ok::<_, Failure>(answers) }
-    };
-    let router = router(handler)
+    let router = router(fails_the_second_once(&runs))
         .batches(Batches::up_to(100).runs(100))
         .retry(at_once());
     let builder = processor(&spy, router).settle_batching(1, Duration::ZERO);

@@ -2,11 +2,12 @@
 
 mod commits;
 mod failed_attempts;
+mod fickle;
 mod one_by_one;
+mod time_limits;
 
 use std::{
     collections::VecDeque,
-    pin::pin,
     sync::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
@@ -16,220 +17,17 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    Batch, BatchHandler, Begun, Bytes, CancellationToken, Capabilities, ClaimRequest, Claims,
-    Clock, Completion, Context, Effect, Error, ErrorKind, Extended, Failure, Handler, HandlerName,
-    Key, Lease, LeaseTerms, LentTransaction, Message, Operate as _, Processor, ProcessorBuilder,
-    Receipt, Record, Recorded, Result, Router, Schema as _, Settled, Settlement, State, Store,
-    StoreExt as _, Subscription, Summary, Transactional, TransactionalHandler, WorkerName,
-    batch_in_transaction_fn, in_transaction, in_transaction_fn, one_by_one_in_transaction,
-    one_by_one_in_transaction_fn,
+    Batch, BatchHandler, CancellationToken, Clock, Completion, Context, ErrorKind, Failure,
+    Handler, LentTransaction, Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record,
+    Result, Router, Schema as _, State, Store, StoreExt as _, Summary, Transactional,
+    TransactionalHandler, WorkerName, batch_in_transaction_fn, in_transaction, in_transaction_fn,
+    one_by_one_in_transaction, one_by_one_in_transaction_fn,
 };
 use inbox_sqlite::{SqliteOptions, SqliteStore};
-use sqlx::{Sqlite, Transaction};
-use tokio::sync::Notify;
+use sqlx::Transaction;
 
+use self::fickle::{Commit, Fickle, Fragile};
 use crate::{logged::Log, processor_support::*};
-
-/// SQLite, with commits and openings that go wrong on demand.
-#[derive(Clone)]
-struct Fickle {
-    inner: SqliteStore,
-    clock: Clock,
-    /// Another worker takes the message over before the next transaction is opened.
-    steal: Arc<AtomicBool>,
-    /// So many openings fail.
-    outage: Arc<AtomicUsize>,
-    /// The next call of this name never answers.
-    hangs: Arc<Mutex<Option<&'static str>>>,
-    /// Told of a commit that has taken place and never answers.
-    committed: Arc<Notify>,
-    /// Told of each claim that has found something.
-    claimed: Arc<Notify>,
-    /// The transactions that were opened.
-    opened: Arc<AtomicUsize>,
-}
-
-impl Fickle {
-    async fn hang_in(&self, operation: &'static str) {
-        let is_next = self
-            .hangs
-            .lock()
-            .unwrap()
-            .take_if(|next| *next == operation);
-        if is_next.is_some() {
-            std::future::pending::<()>().await;
-        }
-    }
-}
-
-struct Fragile {
-    inner: Transaction<'static, Sqlite>,
-    commit: Commit,
-}
-
-#[derive(Clone, Copy, PartialEq)]
-enum Commit {
-    Works,
-    Fails,
-    /// It does not take place, and nobody is told.
-    Vanishes,
-    LosesReply,
-    /// It is answered after the next claim that finds something.
-    AnswersLate,
-    Hangs,
-    /// It takes place when the handler's [`LIMIT`] is over.
-    Outlasts,
-    Conflicts,
-}
-
-impl Fragile {
-    /// The effect that has to happen once.
-    async fn write(&mut self, context: &Context) -> std::result::Result<(), sqlx::Error> {
-        sqlx::query("INSERT INTO effects (id) VALUES (?)")
-            .bind(context.message().id().as_str())
-            .execute(&mut *self.inner)
-            .await?;
-        Ok(())
-    }
-}
-
-#[async_trait]
-impl Store for Fickle {
-    fn capabilities(&self) -> Capabilities {
-        let mut capabilities = self.inner.capabilities();
-        capabilities.exclusive_transactions = true;
-        capabilities
-    }
-
-    async fn receive(&self, messages: &[Message]) -> Result<Vec<Receipt>> {
-        self.inner.receive(messages).await
-    }
-
-    async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        let claims = self.inner.claim(request).await?;
-        if !claims.leased.is_empty() {
-            self.claimed.notify_waiters();
-        }
-        Ok(claims)
-    }
-
-    async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
-        self.inner.settle(settlements).await
-    }
-
-    async fn extend(&self, leases: &[Lease], length: Duration) -> Result<Vec<Extended>> {
-        self.inner.extend(leases, length).await
-    }
-
-    async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
-        self.inner.begin(message, terms).await
-    }
-
-    async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        self.inner.subscribe(handlers).await
-    }
-
-    async fn close(&self) {
-        self.inner.close().await;
-    }
-}
-
-#[async_trait]
-impl Transactional for Fickle {
-    type Transaction = Fragile;
-
-    async fn open(&self) -> Result<Fragile> {
-        self.hang_in("open").await;
-        if self.steal.swap(false, SeqCst) {
-            self.clock.advance(Duration::from_secs(3600));
-            let thief = WorkerName::new("thief").unwrap();
-            let length = Duration::from_secs(24 * 60 * 60);
-            let claims = self.inner.claim_for(&billing(), 1, length, &thief).await?;
-            assert_eq!(claims.leased.len(), 1);
-        }
-        if self
-            .outage
-            .fetch_update(SeqCst, SeqCst, |left| left.checked_sub(1))
-            .is_ok()
-        {
-            return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("open"));
-        }
-        let inner = self.inner.open().await?;
-        self.opened.fetch_add(1, SeqCst);
-        Ok(Fragile {
-            inner,
-            commit: Commit::Works,
-        })
-    }
-
-    async fn commit(&self, transaction: Fragile) -> Result<()> {
-        self.hang_in("commit").await;
-        let error = || Error::new(ErrorKind::Unavailable, "planned").in_operation("commit");
-        match transaction.commit {
-            Commit::Works => self.inner.commit(transaction.inner).await,
-            Commit::Fails => Err(error()),
-            Commit::Conflicts => {
-                Err(Error::new(ErrorKind::Conflict, "planned").in_operation("commit"))
-            }
-            Commit::Vanishes => {
-                self.inner.roll_back(transaction.inner).await?;
-                Err(error().with_effect(Effect::Unknown))
-            }
-            Commit::LosesReply => {
-                self.inner.commit(transaction.inner).await?;
-                Err(error().with_effect(Effect::Unknown))
-            }
-            Commit::AnswersLate => {
-                let mut claimed = pin!(self.claimed.notified());
-                claimed.as_mut().enable();
-                self.inner.commit(transaction.inner).await?;
-                claimed.await;
-                // What was claimed reaches the processor before this answer.
-                tokio::time::sleep(Duration::from_millis(50)).await;
-                Ok(())
-            }
-            Commit::Hangs => {
-                self.inner.commit(transaction.inner).await?;
-                self.committed.notify_one();
-                std::future::pending().await
-            }
-            Commit::Outlasts => {
-                // The limit began before this does.
-                tokio::time::pause();
-                tokio::time::sleep(LIMIT).await;
-                tokio::time::resume();
-                self.inner.commit(transaction.inner).await
-            }
-        }
-    }
-
-    async fn roll_back(&self, transaction: Fragile) -> Result<()> {
-        self.hang_in("roll back").await;
-        self.inner.roll_back(transaction.inner).await
-    }
-
-    async fn receive_in(&self, to: &mut Fragile, messages: &[Message]) -> Result<Vec<Receipt>> {
-        self.inner.receive_in(&mut to.inner, messages).await
-    }
-
-    async fn record_in(
-        &self,
-        to: &mut Fragile,
-        message: &Message,
-        result: Option<Bytes>,
-    ) -> Result<Recorded> {
-        self.inner.record_in(&mut to.inner, message, result).await
-    }
-
-    async fn keep_result_in(&self, to: &mut Fragile, key: &Key, result: Bytes) -> Result<()> {
-        self.inner.keep_result_in(&mut to.inner, key, result).await
-    }
-
-    async fn settle_in(&self, to: &mut Fragile, all: &[Settlement]) -> Result<Vec<Settled>> {
-        self.hang_in("settle").await;
-        self.inner.settle_in(&mut to.inner, all).await
-    }
-}
 
 struct Place {
     store: Fickle,
@@ -483,76 +281,6 @@ async fn an_outage_costs_no_attempt() {
     assert_eq!((summary.claimed, summary.processed), (2, 2));
     assert_eq!(place.store.outage.load(SeqCst), 0);
     assert_eq!(place.effects().await, ["fine-1", "fine-2"]);
-}
-
-/// Defect: the wait for a transaction used up a message's attempts, although no handler had begun.
-#[tokio::test]
-async fn an_outage_that_is_longer_than_the_time_limit_costs_no_attempt() {
-    let write = |store: &Fickle| {
-        in_transaction_fn(
-            store.clone(),
-            |mut lent: LentTransaction<Fragile>, context: Context| async move {
-                lent.write(&context).await.map_err(Failure::retry)
-            },
-        )
-    };
-    let write_all = |store: &Fickle| {
-        batch_in_transaction_fn(
-            store.clone(),
-            |mut lent: LentTransaction<Fragile>, batch: Batch| async move {
-                for context in &batch {
-                    lent.write(context).await.map_err(Failure::retry)?;
-                }
-                Ok::<_, Failure>(())
-            },
-        )
-    };
-    let write_each = |store: &Fickle| one_by_one_in_transaction(store.clone(), Ledger);
-    for kind in ["one", "batch", "one by one"] {
-        let place = Place::new([message("fine-1"), message("fine-2")]).await;
-        place.store.outage.store(8, SeqCst);
-        let (router, store) = (Router::new(billing()), &place.store);
-        let router = match kind {
-            "one" => router.on("order.placed", write(store)),
-            "batch" => router.on_batch("order.placed", write_all(store)),
-            _ => router.on_batch("order.placed", write_each(store)),
-        };
-        let builder = place.processor_of(router.timeout(Duration::from_millis(100)));
-        let summary = until_idle(builder.retry(at_once(2))).await;
-        assert_eq!(
-            (summary.processed, summary.retried, summary.dead),
-            (2, 0, 0),
-            "{kind}: {summary:?}"
-        );
-        assert!(summary.released > 0, "{kind}: {summary:?}");
-        assert_eq!(place.effects().await, ["fine-1", "fine-2"], "{kind}");
-    }
-}
-
-/// Defect: what a handler had decided was forgotten when the rollback outlasted its time limit.
-#[tokio::test]
-async fn a_rollback_that_outlasts_the_time_limit_changes_no_decision() {
-    for kind in ["one", "one by one"] {
-        let place = Place::new([message("dead-1")]).await;
-        *place.store.hangs.lock().unwrap() = Some("roll back");
-        let router = Router::new(billing());
-        let store = place.store.clone();
-        let router = match kind {
-            "one" => router.on("order.placed", in_transaction(store, Ledger)),
-            _ => router.on_batch("order.placed", one_by_one_in_transaction(store, Ledger)),
-        };
-        let builder = place
-            .processor_of(router.timeout(Duration::from_millis(200)))
-            .store_timeout(Duration::from_secs(1));
-        let summary = until_idle(builder).await;
-        assert_eq!(
-            (summary.dead, summary.retried),
-            (1, 0),
-            "{kind}: {summary:?}"
-        );
-        let record = place.record("dead-1").await;
-        assert_eq!(record.last_error.as_deref(), Some("after writing"));
-    }
 }
 
 /// No call may take longer than it is told, also those that only transactions make.
