@@ -390,12 +390,10 @@ impl Queue {
         self.index.take(entry);
         let before = (entry.standing.clone(), entry.due_at);
         let answer = transition(entry);
-        let has_changed = before != (entry.standing.clone(), entry.due_at);
+        let has_changed = before.0 != entry.standing || before.1 != entry.due_at;
         let head = self.index.put(entry);
-        // A lease that is extended or settled too late changes nothing.
-        let had_news = self.has_news;
-        self.note(head, now);
-        self.has_news = had_news || self.has_news && has_changed;
+        // A lease that is extended or settled too late changes nothing, which is no news.
+        self.note(head.filter(|head| has_changed || head.is_leased), now);
         Some(answer)
     }
 

@@ -27,15 +27,16 @@ impl Driver {
     /// Settles a failed attempt; in a transaction, if the router writes something about it.
     pub(super) fn conclude(&mut self, index: usize, failure: Failure, outcome: Outcome) {
         let config = self.config.clone();
-        let has_others = goes_back(&outcome) && self.has_others_of_its_run(index);
-        let Some(slot) = self.table.get_mut(index) else {
-            return;
-        };
-        let served = slot.lane.and_then(|lane| config.served.get(lane));
+        let lane = self.table.get(index).and_then(|slot| slot.lane);
+        let served = lane.and_then(|lane| config.served.get(lane));
         let settle = served.and_then(|served| served.router.settle_failed.clone());
         let is_attempt = matches!(outcome, Outcome::Retry { .. } | Outcome::Dead { .. });
         let (Some(served), Some(settle), true) = (served, settle, is_attempt) else {
             return self.settle(index, outcome);
+        };
+        let has_others = goes_back(&outcome) && self.has_others_of_its_run(index);
+        let Some(slot) = self.table.get_mut(index) else {
+            return;
         };
         if has_others {
             slot.ends_with(&outcome);
