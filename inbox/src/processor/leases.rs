@@ -138,13 +138,13 @@ impl Driver {
             if !slot.is_leased() || slot.phase == Phase::Waiting {
                 continue;
             }
+            let length = slot.lease_length;
+            let left = slot.expires.saturating_duration_since(now);
+            slot.is_spared |= is_exclusive && left <= length * 2 / 3;
             if slot.context.is_held_by(Hold::ExclusiveTransaction) {
                 // The renewal would wait for the transaction, as every claim does.
                 continue;
             }
-            let length = slot.lease_length;
-            let left = slot.expires.saturating_duration_since(now);
-            slot.is_spared |= is_exclusive && left <= length * 2 / 3;
             // What is written about a failed attempt has its transaction to tell it whether the lease stands.
             let is_concluding = slot.ends_counted.is_some();
             let is_held = slot.context.is_held_by(Hold::Lease) && !slot.is_spared && !is_concluding;
