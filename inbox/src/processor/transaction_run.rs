@@ -119,7 +119,6 @@ where
     W: Work<S::Transaction> + 'static,
 {
     async fn handle(&self, context: &Context) -> Result<Completion, Failure> {
-        context.set_untouched(true);
         let answers = self.run().run(&Batch::new(vec![context.clone()])).await?;
         let answer = answers.into_iter().next();
         answer.unwrap_or_else(|| Err(cancelled()))
@@ -133,9 +132,6 @@ where
     W: Work<S::Transaction> + 'static,
 {
     async fn handle(&self, batch: &Batch) -> Result<Answers, Failure> {
-        for context in batch {
-            context.set_untouched(true);
-        }
         self.run().run(batch).await.map(Answers::from)
     }
 }
@@ -167,6 +163,10 @@ where
         let mut answers: Vec<Answer> = vec![Err(cancelled()); batch.len()];
         while !left.is_empty() {
             let part = batch.part(&left);
+            if self.outcome.is_none() {
+                // What was done in an earlier transaction is undone. If none is opened in time, nobody pays for it.
+                part.iter().for_each(|one| one.set_untouched(true));
+            }
             let doubts = count_doubts(&part);
             let failure = match self.attempt(&part).await {
                 Ok(Ended::Answered(given)) => {

@@ -46,6 +46,28 @@ async fn an_outage_that_is_longer_than_the_time_limit_costs_no_attempt() {
     }
 }
 
+/// Defect: only the wait for the first transaction cost nothing.
+#[tokio::test]
+async fn a_wait_for_another_transaction_after_a_conflict_costs_no_attempt() {
+    let place = Place::new([message("1")]).await;
+    let (ran, outage) = (Arc::new(AtomicUsize::new(0)), place.store.outage.clone());
+    let write = move |mut lent: LentTransaction<Fragile>, context: Context| {
+        let is_first = ran.fetch_add(1, SeqCst) == 0;
+        if is_first {
+            outage.store(8, SeqCst);
+            lent.commit = Commit::Conflicts;
+        }
+        async move { lent.write(&context).await.map_err(Failure::retry) }
+    };
+    let handler = in_transaction_fn(place.store.clone(), write);
+    let router = Router::new(billing()).on("order.placed", handler);
+    let builder = place.processor_of(router.timeout(Duration::from_millis(100)));
+    let summary = until_idle(builder.retry(at_once(1))).await;
+    assert_eq!((summary.processed, summary.dead), (1, 0), "{summary:?}");
+    assert!(summary.released > 0, "{summary:?}");
+    assert_eq!(place.effects().await, ["1"]);
+}
+
 /// Defect: what a handler had decided was forgotten when the rollback outlasted its time limit.
 #[tokio::test]
 async fn a_rollback_that_outlasts_the_time_limit_changes_no_decision() {
