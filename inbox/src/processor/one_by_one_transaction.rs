@@ -25,6 +25,11 @@ use crate::Transactional;
 /// for what it has locked.
 const LONGEST: Duration = Duration::from_millis(100);
 
+/// A transaction is opened for that many messages at least, if there are as many, and for `MORE` times as many as have run in
+/// the one before. Opening one is work for each of them, done in vain if it is cut short.
+const FEW: usize = 32;
+const MORE: usize = 8;
+
 /// Makes a batch handler that runs `handler` on one message of a batch after the other, in a transaction of `store`
 /// that they share: [`in_transaction`](crate::in_transaction) for many messages with one claim, one settlement and
 /// one commit. `store` has to be (a clone of) the store that the processor works on.
@@ -141,6 +146,7 @@ where
                 // Perhaps by what others have left behind in the transaction. These run without it, and then it
                 // runs as the first.
                 Some(place) if places.first() != Some(&place) => {
+                    left.has_run(&places, place);
                     left.end = place;
                     // All are to begin again. If they do not come to it, none has failed.
                     part.iter().for_each(|context| context.set_untouched(true));
@@ -164,8 +170,12 @@ struct Left<'b> {
     held_up: HeldUp,
     /// Those before it have their answers.
     first: usize,
-    /// The next transaction has those up to here, behind which is one that failed behind others, or nothing.
+    /// Behind those up to here is one that failed behind others, or nothing.
     end: usize,
+    /// How many the next transaction has at the most.
+    most: usize,
+    /// The present one has those up to here.
+    until: usize,
 }
 
 impl<'b> Left<'b> {
@@ -175,6 +185,8 @@ impl<'b> Left<'b> {
             held_up: HeldUp::default(),
             first: 0,
             end: batch.len(),
+            most: batch.len(),
+            until: 0,
         }
     }
 
@@ -184,8 +196,9 @@ impl<'b> Left<'b> {
             if self.first == self.end {
                 self.end = self.batch.len();
             }
-            let mut places = Vec::with_capacity(self.end - self.first);
-            for place in self.first..self.end {
+            self.until = self.end.min(self.first.saturating_add(self.most));
+            let mut places = Vec::with_capacity(self.until - self.first);
+            for place in self.first..self.until {
                 let context = self.batch.get(place)?;
                 let is_over = context.answered();
                 match is_over.or_else(|| end_before_run(place, context, &self.held_up)) {
@@ -196,7 +209,7 @@ impl<'b> Left<'b> {
             if !places.is_empty() {
                 return Some(places);
             }
-            self.first = self.end;
+            self.first = self.until;
         }
         None
     }
@@ -214,7 +227,8 @@ impl<'b> Left<'b> {
 
     /// A transaction of these has ended so, in which those from `late` on did not begin.
     fn has_committed(&mut self, places: Vec<usize>, answers: Vec<Answer>, late: Option<usize>) {
-        let next = late.unwrap_or(self.end);
+        let next = late.unwrap_or(self.until);
+        self.has_run(&places, next);
         for (place, answer) in places.into_iter().zip(answers) {
             if place < next || answer.as_ref().is_err_and(Failure::is_lease_lost) {
                 self.give(place, answer);
@@ -223,9 +237,16 @@ impl<'b> Left<'b> {
         self.first = next;
     }
 
+    /// A transaction of these has come as far as that place.
+    fn has_run(&mut self, places: &[usize], place: usize) {
+        let begun = places.iter().filter(|one| **one <= place).count();
+        self.most = begun.saturating_mul(MORE).max(FEW);
+    }
+
     /// The first of these has failed, and it was due to nothing else.
     fn has_failed(&mut self, places: &[usize], failure: Failure) {
         if let Some(head) = places.first() {
+            self.has_run(places, *head);
             self.give(*head, Err(failure));
             self.first = head + 1;
         }
