@@ -255,10 +255,7 @@ impl Search {
             .last
             .as_ref()
             .filter(|_| self.in_a_row >= MOST_IN_A_ROW)?;
-        let remedy = last.remedy().unwrap_or(Remedy::Retry);
-        let error = last.error();
-        let text =
-            format!("not run again after {MOST_IN_A_ROW} others of its batch failed: {error}");
-        Some(Failure::with(remedy, text))
+        let before = format!("not run again after {MOST_IN_A_ROW} others of its batch failed");
+        Some(last.clone().behind(&before))
     }
 }

@@ -212,6 +212,13 @@ impl Failure {
     }
 
     /// The text: type, error and sources, cut to what stores keep.
+    /// The same failure, with this in front of its text.
+    pub(super) fn behind(mut self, text: &str) -> Self {
+        let text = format!("{text}: {}", self.text);
+        self.text = error_text(&text).into_owned();
+        self
+    }
+
     #[must_use]
     pub fn error(&self) -> &str {
         &self.text
