@@ -201,6 +201,7 @@ impl Driver {
             let limit = async {
                 if !is_stopping {
                     shutdown.cancelled().await;
+        self.leave_the_rest();
                 }
                 tokio::time::sleep(HOOKS_GRACE).await;
             };
@@ -209,7 +210,6 @@ impl Driver {
         if self.stop.is_some() {
             self.leave_claim();
         }
-        self.summary.abandoned += self.table.len() as u64;
         match self.fatal.take() {
             Some(error) => Err(error),
             None => Ok(self.summary),
@@ -221,6 +221,25 @@ impl Driver {
         for lane in &mut self.lanes {
             lane.hint(at);
             lane.found_nothing = false;
+    /// Counts what is held at the end. What its transaction has settled is done, though its batch was not, or its end
+    /// was not heard of.
+    fn leave_the_rest(&mut self) {
+        while let Ok((index, end)) = self.reports.try_recv() {
+            if matches!(end, End::Settled) {
+                self.done(index, &Outcome::Processed { result: None });
+            }
+        }
+        let rest: Vec<_> = self.table.indexes().collect();
+        for index in rest {
+            let slot = self.table.get(index);
+            match slot.is_some_and(|slot| slot.context.is_held_by(Hold::Settled)) {
+                true => self.done(index, &Outcome::Processed { result: None }),
+                // It stays in the table, which stops its handler.
+                false => self.summary.abandoned += 1,
+            }
+        }
+    }
+
         }
     }
 

@@ -137,3 +137,33 @@ async fn what_fails_does_not_run_again_with_those_it_has_failed_behind() {
     let ran = ran.lock().unwrap();
     assert!(ran.iter().all(|times| *times <= 2), "{ran:?}");
 }
+
+/// Defect: it counted as abandoned.
+#[tokio::test]
+async fn what_was_committed_counts_though_its_batch_does_not_end() {
+    let place = Place::new((0..2).map(message)).await;
+    let write = |mut lent: LentTransaction<Fragile>, context: Context| async move {
+        if context.message().id().as_str().ends_with('1') {
+            std::future::pending::<()>().await;
+        }
+        lent.write(&context).await?;
+        // So long that what comes behind has a transaction of its own.
+        tokio::time::sleep(Duration::from_millis(120)).await;
+        Ok::<_, sqlx::Error>(())
+    };
+    let handler = one_by_one_in_transaction_fn(place.store.clone(), write);
+    let builder = place.processor_of(router(handler));
+    let processor = builder.drain_limit(Duration::ZERO).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = async {
+        let is_done = async || place.record("0").await.state == State::Processed;
+        eventually("committed", is_done).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+    let summary = summary.unwrap();
+    assert_eq!(
+        (summary.processed, summary.abandoned + summary.released),
+        (1, 1)
+    );
+}
