@@ -13,7 +13,7 @@ use std::{
 use inbox_api::{ErrorType, MAX_ERROR_BYTES, error_text};
 
 use super::task::panic_text;
-use crate::{AfterDead, Outcome, RetryPolicy, retry::jittered};
+use crate::{AfterDead, Invalid, Outcome, RetryPolicy, retry::jittered};
 
 type Source = Arc<dyn Error + Send + Sync>;
 
@@ -23,7 +23,8 @@ type Source = Arc<dyn Error + Send + Sync>;
 /// the feature `anyhow` also `anyhow::Error`). What happens then is up to the router
 /// ([`Router::classify`](crate::Router::classify)) or the inline consumer
 /// ([`InlineConsumer::classify`](crate::InlineConsumer::classify)), and unless that says otherwise the
-/// message is tried again. A `Failure` that a handler makes itself decides by itself. (For the
+/// message is tried again; where an [`Invalid`] is the error or among its sources, it is dead, since the same name, id or size
+/// would be refused each time. A `Failure` that a handler makes itself decides by itself. (For the
 /// conversion, a `Failure` itself cannot implement [`Error`].)
 ///
 /// The text is kept as the message's last error and appears in logs: the type of an error that has
@@ -211,7 +212,6 @@ impl Failure {
         }
     }
 
-    /// The text: type, error and sources, cut to what stores keep.
     /// The same failure, with this in front of its text.
     pub(super) fn behind(mut self, text: &str) -> Self {
         let text = format!("{text}: {}", self.text);
@@ -219,6 +219,7 @@ impl Failure {
         self
     }
 
+    /// The text: type, error and sources, cut to what stores keep.
     #[must_use]
     pub fn error(&self) -> &str {
         &self.text
@@ -274,7 +275,7 @@ impl Failure {
     pub(crate) fn decided(mut self, decide: impl FnOnce(&Self) -> Option<Ruling>) -> Self {
         if self.cause == Cause::Error {
             match catch_unwind(AssertUnwindSafe(|| decide(&self))) {
-                Ok(None) => self.cause = Cause::Decided(Remedy::Retry),
+                Ok(None) => self.cause = Cause::Decided(self.remedy_by_itself()),
                 Ok(Some(Ruling { remedy, policy })) => {
                     self.cause = Cause::Decided(remedy);
                     self.policy = policy;
