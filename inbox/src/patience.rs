@@ -57,6 +57,8 @@ pub(crate) async fn answer_of<T>(call: impl Future<Output = Result<T>>) -> Resul
 pub(crate) struct Patience {
     pub(crate) limit: Duration,
     silence: Arc<Mutex<Option<Silence>>>,
+    /// When the store's one transaction was opened last, if it has one at a time.
+    turned: Arc<Mutex<Option<Instant>>>,
 }
 
 /// A time in which a store leaves calls without an answer. It is logged where it begins and where it
@@ -73,13 +75,16 @@ impl Patience {
         Self {
             limit,
             silence: Arc::default(),
+            turned: Arc::default(),
         }
     }
 
     /// The same store with another limit.
     fn at_most(&self, limit: Duration) -> Self {
-        let silence = Arc::clone(&self.silence);
-        Self { limit, silence }
+        Self {
+            limit,
+            ..self.clone()
+        }
     }
 
     /// Waits for a call's answer up to the limit. Then its future is dropped, and it has failed as
@@ -91,26 +96,44 @@ impl Patience {
     ) -> Result<T> {
         let limit = self.limit;
         let began = Instant::now();
+        let pause = (limit / 6).min(LATEST_WARNING);
+        let mut is_told = false;
         let mut call = pin!(call);
-        let mut timer = pin!(sleep((limit / 6).min(LATEST_WARNING)));
-        tokio::select! {
-            biased;
-            answer = &mut call => return self.answered(operation, answer),
-            () = &mut timer => {}
-        }
-        let elapsed = began.elapsed();
-        self.takes_long(operation, began, elapsed);
-        tokio::select! {
-            biased;
-            answer = &mut call => self.answered(operation, answer),
-            () = sleep(limit.saturating_sub(elapsed)) => {
+        loop {
+            let elapsed = began.elapsed();
+            if elapsed >= limit {
                 let context = format!("no answer within {limit:?}");
-                let error = Error::new(ErrorKind::Unavailable, context).in_operation(operation)
+                let error = Error::new(ErrorKind::Unavailable, context)
+                    .in_operation(operation)
                     .with_effect(Effect::Unknown);
                 telemetry::store_error(operation, &error);
-                Err(error)
+                return Err(error);
+            }
+            if elapsed >= pause && !is_told && !self.goes_on(pause) {
+                self.takes_long(operation, began, elapsed);
+                is_told = true;
+            }
+            tokio::select! {
+                biased;
+                answer = &mut call => return self.answered(operation, answer),
+                () = sleep(pause.min(limit - elapsed)) => {}
             }
         }
+    }
+
+    /// Takes note that the store's one transaction was opened: calls wait for it in a queue, and the queue goes on.
+    pub(crate) fn note_turn(&self) {
+        *self.turned() = Some(Instant::now());
+    }
+
+    /// Whether there was such a turn within that time.
+    fn goes_on(&self, within: Duration) -> bool {
+        self.turned()
+            .is_some_and(|turned| turned.elapsed() < within)
+    }
+
+    fn turned(&self) -> MutexGuard<'_, Option<Instant>> {
+        self.turned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn silence(&self) -> MutexGuard<'_, Option<Silence>> {

@@ -230,6 +230,9 @@ where
         };
         if is_exclusive {
             batch.set_hold(Hold::ExclusiveTransaction);
+            if let Some(first) = batch.first() {
+                first.patience().note_turn();
+            }
         }
         let transaction = Arc::new(Mutex::new(transaction));
         let worked = self.work(&transaction, batch).await;
