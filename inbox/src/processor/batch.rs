@@ -220,6 +220,22 @@ impl Answers {
         let each = batch.iter().zip(answers).enumerate();
         Ok(each.map(in_order).collect())
     }
+
+    /// The first message that is answered with success behind a failure of its ordering key.
+    pub(super) fn first_out_of_order<'b>(&self, batch: &'b Batch) -> Option<&'b Context> {
+        let Given::Each(answers) = &self.0 else {
+            return None;
+        };
+        let mut held_up = HeldUp::default();
+        let mut each = batch.iter().zip(answers).enumerate();
+        let found = each.find(|(place, (context, answer))| {
+            if answer.is_err() {
+                held_up.hold(*place, context);
+            }
+            answer.is_ok() && held_up.holds(*place, context)
+        });
+        found.map(|(_, (context, _))| context)
+    }
 }
 
 /// The ordering keys of which a message has not succeeded, with its place in the batch: those behind it are not to

@@ -477,6 +477,12 @@ where
                 return Err(cancelled());
             }
         };
+        // Its answer does not count, so what was written for it must not be committed.
+        if let Some(context) = answers.first_out_of_order(batch) {
+            let key = context.message().key();
+            tracing::error!(%key, "the batch handler went on behind a failure of the ordering key; rolled back");
+            return Err(out_of_order());
+        }
         let answers = answers.for_each(batch)?;
         let (mut places, mut settlements) = (Vec::new(), Vec::new());
         for (place, (context, answer)) in batch.iter().zip(&answers).enumerate() {
@@ -591,6 +597,10 @@ fn no_answer() -> Failure {
 
 pub(super) fn cancelled() -> Failure {
     Failure::retry("cancelled while running")
+}
+
+fn out_of_order() -> Failure {
+    Failure::retry("the batch handler went on behind a failure of the ordering key")
 }
 
 pub(super) fn not_settled() -> Failure {

@@ -17,9 +17,9 @@ use std::{
 
 use async_trait::async_trait;
 use inbox::{
-    Batch, BatchHandler, CancellationToken, Clock, Completion, Context, ErrorKind, Failure,
-    Handler, LentTransaction, Message, Operate as _, Processor, ProcessorBuilder, Receipt, Record,
-    Result, Router, Schema as _, State, Store, StoreExt as _, Summary, Transactional,
+    Batch, BatchHandler, Batches, CancellationToken, Clock, Completion, Context, ErrorKind,
+    Failure, Handler, LentTransaction, Message, Operate as _, Processor, ProcessorBuilder, Receipt,
+    Record, Result, Router, Schema as _, State, Store, StoreExt as _, Summary, Transactional,
     TransactionalHandler, WorkerName, batch_in_transaction_fn, in_transaction, in_transaction_fn,
     one_by_one_in_transaction, one_by_one_in_transaction_fn,
 };
@@ -353,6 +353,90 @@ async fn a_transaction_that_keeps_all_others_waiting_may_outlive_its_lease() {
     }
     let cancelled = log.lines(&["before it could be renewed"]);
     assert!(cancelled.is_empty(), "{cancelled:?}");
+}
+
+/// Defect: a renewal that had waited for the transaction found those of its batch out of time, and they paid for it.
+#[tokio::test]
+async fn a_batch_that_outlives_its_lease_and_fails_runs_again_in_halves() {
+    let messages = (0..4).map(message);
+    let place = Place::new(messages.chain([message_of("plain", "plain", "x")])).await;
+    let calls = Arc::new(AtomicUsize::new(0));
+    let fails_late = {
+        let calls = calls.clone();
+        move |mut lent: LentTransaction<Fragile>, batch: Batch| {
+            let is_first = calls.fetch_add(1, SeqCst) == 0;
+            async move {
+                if is_first {
+                    tokio::time::sleep(LEASE * 13 / 10).await;
+                    return Err(Failure::retry("late"));
+                }
+                for context in &*batch {
+                    lent.write(context).await?;
+                }
+                Ok(())
+            }
+        }
+    };
+    let waits = |_: Context| async {
+        tokio::time::sleep(LEASE * 2).await;
+        Ok::<_, Failure>(())
+    };
+    let router = Router::new(billing()).on("plain", waits).on_batch(
+        "order.placed",
+        batch_in_transaction_fn(place.store.clone(), fails_late),
+    );
+    let summary = until_idle(place.processor_of(router).lease(LEASE)).await;
+    assert_eq!((summary.processed, summary.retried), (5, 0));
+    assert_eq!(place.effects().await.len(), 4);
+}
+
+/// Defect: it was told of as an outage.
+#[tokio::test]
+async fn waiting_in_the_queue_for_the_one_transaction_is_no_outage() {
+    let (log, _guard) = Log::of(tracing::Level::INFO);
+    let place = Place::new((0..16).map(message)).await;
+    let slowly = |mut lent: LentTransaction<Fragile>, context: Context| async move {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        lent.write(&context).await
+    };
+    let handler = in_transaction_fn(place.store.clone(), slowly);
+    let router = Router::new(billing()).on("order.placed", handler);
+    // A call is told of when it has taken half a second.
+    let builder = place.processor_of(router).store_timeout(LIMIT * 6 / 10);
+    let summary = until_idle(builder).await;
+    assert_eq!(summary.processed, 16);
+    let told = log.lines(&["takes long"]);
+    assert!(told.is_empty(), "{told:?}");
+}
+
+/// Defect: what was written for those behind a failure was committed, and their answers did not count.
+#[tokio::test]
+async fn what_a_batch_does_behind_a_failure_of_the_ordering_key_is_rolled_back() {
+    let (log, _guard) = Log::of(tracing::Level::ERROR);
+    let ids = ["a", "b", "c", "d"];
+    let of_key = ids.map(|id| message(id).with_ordering_key("k".parse().unwrap()));
+    let place = Place::new(of_key).await;
+    let careless = |mut lent: LentTransaction<Fragile>, batch: Batch| async move {
+        let mut answers = Vec::new();
+        for context in &*batch {
+            let fails = context.message().id().as_str() == "b" && context.attempts().started == 1;
+            answers.push(match fails {
+                true => Err(Failure::retry("not yet")),
+                false => lent.write(context).await.map_err(Failure::retry),
+            });
+        }
+        Ok::<_, Failure>(answers)
+    };
+    let router = Router::new(billing())
+        .on_batch(
+            "order.placed",
+            batch_in_transaction_fn(place.store.clone(), careless),
+        )
+        .batches(Batches::of_one_key(10));
+    let summary = until_idle(place.processor_of(router)).await;
+    assert_eq!((summary.processed, summary.retried), (4, 1));
+    assert_eq!(place.effects().await, ids);
+    assert!(!log.lines(&["went on behind a failure"]).is_empty());
 }
 
 /// Its renewals wait for the transaction, and so does everybody who would take the message.
