@@ -1,12 +1,13 @@
 //! What a router writes about failed attempts, in the transactions that settle them.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use async_trait::async_trait;
-use tokio::sync::Mutex;
+use tokio::{sync::Mutex, time::timeout};
 
 use super::{
     Answers, Batch, Context, Failure, LentTransaction, Router,
+    batch_run::timed_out,
     transaction_run::{Run, Work},
 };
 use crate::{Outcome, Transactional};
@@ -28,7 +29,8 @@ pub struct FailedAttempt {
 #[async_trait]
 pub(super) trait SettleFailed: Send + Sync + 'static {
     /// `Ok` when the outcome is settled in a transaction that has committed.
-    async fn settle(&self, attempt: &FailedAttempt) -> Result<(), Failure>;
+    async fn settle(&self, attempt: &FailedAttempt, limit: Option<Duration>)
+    -> Result<(), Failure>;
 }
 
 impl Router {
@@ -47,7 +49,12 @@ impl Router {
     /// [handler](Self::timeout) may, its writes are rolled back, an error is logged, and the outcome is settled
     /// without them: a message that has to die is not kept alive by what cannot be written about it. An
     /// outage is waited for, and a conflict with another transaction tried again, as
-    /// [`in_transaction`](crate::in_transaction) does; the same rules apply to it.
+    /// [`in_transaction`](crate::in_transaction) does; the same rules apply to it. The time limit is for `handler`, not for the
+    /// opening of its transaction or the commit. What is left when the [drain
+    /// limit](crate::ProcessorBuilder::drain_limit) of a shutdown is over is settled without it.
+    ///
+    /// It has the room of a handler, so that it needs no further connections; next to batches, as many
+    /// run at a time as [batches](crate::Batches::at_once) do, each with a connection of its own.
     ///
     /// ```
     /// # #[cfg(feature = "sqlite")] mod example {
@@ -98,10 +105,15 @@ where
     Fut: Future<Output = Result<(), E>> + Send + 'static,
     E: Into<Failure> + 'static,
 {
-    async fn settle(&self, attempt: &FailedAttempt) -> Result<(), Failure> {
+    async fn settle(
+        &self,
+        attempt: &FailedAttempt,
+        limit: Option<Duration>,
+    ) -> Result<(), Failure> {
         let work = Writing {
             handler: &self.handler,
             attempt,
+            limit: limit.unwrap_or(Duration::MAX),
         };
         let run = Run {
             store: &self.store,
@@ -116,6 +128,8 @@ where
 struct Writing<'a, F> {
     handler: &'a F,
     attempt: &'a FailedAttempt,
+    /// Neither for the opening of its transaction, nor for the commit.
+    limit: Duration,
 }
 
 #[async_trait]
@@ -128,7 +142,10 @@ where
 {
     async fn work(&self, transaction: &Arc<Mutex<T>>, _: &Batch) -> Result<Answers, Failure> {
         let lent = LentTransaction::of(transaction).await;
-        let ended = (self.handler)(lent, self.attempt.clone()).await;
-        ended.map(Answers::from).map_err(Into::into)
+        let writing = (self.handler)(lent, self.attempt.clone());
+        match timeout(self.limit, writing).await {
+            Ok(ended) => ended.map(Answers::from).map_err(Into::into),
+            Err(_) => Err(timed_out()),
+        }
     }
 }

@@ -173,14 +173,7 @@ pub(super) fn spawn_conclusion(
     let settled = concluded(true);
     let span = span(&attempt.context);
     let run = async move {
-        let settling = settle.settle(&attempt);
-        let ended = match limit {
-            None => settling.await,
-            Some(limit) => tokio::time::timeout(limit, settling)
-                .await
-                .unwrap_or_else(|_| Err(Failure::retry("timed out"))),
-        };
-        match ended {
+        match settle.settle(&attempt, limit).await {
             Ok(()) => report.end = settled,
             Err(failure) => {
                 let (key, error) = (attempt.context.message().key(), failure.error());
