@@ -358,7 +358,8 @@ impl Driver {
             let Ok(claims) = call.await.result else {
                 return;
             };
-            let back = claims.leased.into_iter().map(|leased| Settlement {
+            // As in a run, the last one first.
+            let back = claims.leased.into_iter().rev().map(|leased| Settlement {
                 lease: leased.lease,
                 outcome: Outcome::Release,
             });

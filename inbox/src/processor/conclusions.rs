@@ -1,53 +1,134 @@
 //! Settling failed attempts in transactions, with what routers write about them.
 
-use std::collections::HashSet;
+use std::collections::HashMap;
 
 use super::{
-    Context, FailedAttempt, Failure, driver::Driver, handler::Hold, runs::goes_back, table::Phase,
+    Context, FailedAttempt, Failure,
+    driver::Driver,
+    handler::Hold,
+    runs::keeps_others_waiting,
+    table::{Phase, RunKey},
     task,
 };
 use crate::{Outcome, Settlement};
 
-/// A failed attempt that is settled in a transaction once what is behind it in its run is handed back. In that
-/// transaction it would come before that, and a crash in between leave what is behind leased, and first.
-pub(super) struct PutOff {
+/// A failed attempt that is to be settled in a transaction.
+pub(super) struct Failed {
     index: usize,
     context: Context,
     failure: Failure,
     outcome: Outcome,
 }
 
+/// Those that wait until nothing else of their run is held. In a transaction one would come before what is behind it, and a
+/// crash in between leave that leased, and first.
+#[derive(Default)]
+pub(super) struct PutOff {
+    of_runs: HashMap<RunKey, Vec<Failed>>,
+    /// The runs of which one was put off since the last look.
+    added: Vec<RunKey>,
+}
+
 impl PutOff {
-    pub(super) fn is_of(&self, index: usize) -> bool {
-        self.index == index
+    fn add(&mut self, run: RunKey, failed: Failed) {
+        self.added.push(run.clone());
+        self.of_runs.entry(run).or_default().push(failed);
     }
 }
 
 impl Driver {
     /// Settles a failed attempt; in a transaction, if the router writes something about it.
     pub(super) fn conclude(&mut self, index: usize, failure: Failure, outcome: Outcome) {
-        let config = self.config.clone();
         let lane = self.table.get(index).and_then(|slot| slot.lane);
-        let served = lane.and_then(|lane| config.served.get(lane));
-        let settle = served.and_then(|served| served.router.settle_failed.clone());
+        let served = lane.and_then(|lane| self.config.served.get(lane));
+        let writes = served.is_some_and(|served| served.router.settle_failed.is_some());
         let is_attempt = matches!(outcome, Outcome::Retry { .. } | Outcome::Dead { .. });
-        let (Some(served), Some(settle), true) = (served, settle, is_attempt) else {
+        let slot = self.table.get_mut(index);
+        let (Some(slot), true, true) = (slot, writes, is_attempt) else {
             return self.settle(index, outcome);
         };
-        let has_others = goes_back(&outcome) && self.has_others_of_its_run(index);
+        slot.ends_with(&outcome);
+        let run = slot.run.clone();
+        let run = run.filter(|_| keeps_others_waiting(&outcome));
+        let failed = Failed {
+            index,
+            context: slot.context.clone(),
+            failure,
+            outcome,
+        };
+        match run {
+            // What came with it may not be here yet.
+            Some(run) => self.put_off.add(run, failed),
+            None => self.is_to_conclude(failed),
+        }
+    }
+
+    fn is_to_conclude(&mut self, failed: Failed) {
+        let lane = self.table.get(failed.index).and_then(|slot| slot.lane);
+        if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
+            lane.failed.push_back(failed);
+        }
+    }
+
+    /// Whether it is still there: its lease may have been lost.
+    fn is_held(&self, failed: &Failed) -> bool {
+        let slot = self.table.get(failed.index);
+        slot.is_some_and(|slot| slot.context.is_same(&failed.context))
+    }
+
+    /// Begins to settle failed attempts, as many as there is room for.
+    pub(super) fn conclude_failed(&mut self) {
+        let mut runs = self.table.take_thinned();
+        runs.append(&mut self.put_off.added);
+        for run in runs {
+            let Some(failed) = self.put_off.of_runs.get_mut(&run) else {
+                continue;
+            };
+            let failed = std::mem::take(failed);
+            let (waiting, _): (Vec<_>, Vec<_>) =
+                failed.into_iter().partition(|one| self.is_held(one));
+            if self.table.held_of_run(&run) > waiting.len() {
+                self.put_off.of_runs.insert(run, waiting);
+            } else {
+                self.put_off.of_runs.remove(&run);
+                waiting.into_iter().for_each(|one| self.is_to_conclude(one));
+            }
+        }
+        for lane in 0..self.lanes.len() {
+            while let Some(failed) = self.next_to_conclude(lane) {
+                self.begin_to_conclude(lane, failed);
+            }
+        }
+    }
+
+    fn next_to_conclude(&mut self, lane: usize) -> Option<Failed> {
+        let lane = self.lanes.get_mut(lane)?;
+        let has_room = lane.has_room_to_conclude();
+        has_room.then(|| lane.failed.pop_front()).flatten()
+    }
+
+    fn begin_to_conclude(&mut self, lane: usize, failed: Failed) {
+        let config = self.config.clone();
+        let served = config.served.get(lane);
+        let settle = served.and_then(|served| served.router.settle_failed.clone());
+        let (Some(served), Some(settle), true) = (served, settle, self.is_held(&failed)) else {
+            return;
+        };
+        let Failed {
+            index,
+            failure,
+            outcome,
+            ..
+        } = failed;
+        if self.is_stranded(index, &outcome) {
+            return self.abandon(index);
+        }
+        if self.stop.as_ref().is_some_and(|stop| stop.is_cancelled) {
+            return self.settle(index, outcome);
+        }
         let Some(slot) = self.table.get_mut(index) else {
             return;
         };
-        if has_others {
-            slot.ends_with(&outcome);
-            let context = slot.context.clone();
-            return self.put_off.push(PutOff {
-                index,
-                context,
-                failure,
-                outcome,
-            });
-        }
         let is_in_doubt = slot.is_in_doubt();
         // Under the newest lease, and with nothing of what the attempt was told.
         slot.context = Context::claimed(slot.leased(), &config);
@@ -56,19 +137,19 @@ impl Driver {
             // Unlike the settlement by itself, the one in a transaction tells.
             slot.context.doubt();
         }
-        slot.ends_with(&outcome);
         slot.phase = Phase::Running;
-        let limit = served.timeout(slot.context.message());
         let attempt = FailedAttempt {
             context: slot.context.clone(),
             failure,
             outcome,
         };
+        let limit = served.timeout(slot.context.message());
         let task = task::spawn_conclusion(index, attempt, limit, settle, &self.sender);
         slot.task = Some(task);
         self.running += 1;
-        if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
+        if let Some(lane) = self.lanes.get_mut(lane) {
             lane.running += 1;
+            lane.concluding += 1;
         }
     }
 
@@ -79,6 +160,7 @@ impl Driver {
         };
         if let Some(lane) = slot.lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.running = lane.running.saturating_sub(1);
+            lane.concluding = lane.concluding.saturating_sub(1);
         }
         slot.drop_at = None;
         let was_lost = slot.phase == Phase::Lost;
@@ -96,26 +178,5 @@ impl Driver {
             false => outcome,
         };
         self.settle(index, outcome);
-    }
-
-    /// Settles what has waited for others of its run, and has not been lost.
-    pub(super) fn conclude_put_off(&mut self) {
-        if self.put_off.is_empty() {
-            return;
-        }
-        let indexes = self.put_off.iter().map(|one| one.index);
-        let waits: HashSet<usize> = indexes
-            .filter(|index| self.has_others_of_its_run(*index))
-            .collect();
-        let (waiting, ready): (Vec<_>, Vec<_>) = std::mem::take(&mut self.put_off)
-            .into_iter()
-            .partition(|one| waits.contains(&one.index));
-        self.put_off = waiting;
-        for one in ready {
-            let slot = self.table.get_mut(one.index);
-            if slot.is_some_and(|slot| slot.context.is_same(&one.context)) {
-                self.conclude(one.index, one.failure, one.outcome);
-            }
-        }
     }
 }

@@ -5,7 +5,7 @@
 //! while a settlement is under way. None of these calls is dropped before its answer is there,
 //! except when the time after a shutdown is over.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{collections::HashSet, pin::pin, sync::Arc, time::Duration};
 
 use futures_util::future::BoxFuture;
 use tokio::{
@@ -23,7 +23,7 @@ use super::{
     lane::Lane,
     leases::{Extension, Renewal},
     settling::{SettledBatch, Settling},
-    table::{Phase, Slot, Table},
+    table::{Phase, RunKey, Slot, Table},
     task::{self, End},
     wakeups,
 };
@@ -59,7 +59,9 @@ pub(super) struct Driver {
     pub(super) forming: Forming,
     pub(super) settling: Settling,
     /// Failed attempts that wait for others of their run.
-    pub(super) put_off: Vec<PutOff>,
+    pub(super) put_off: PutOff,
+    /// Runs of which something could not be settled, and stays leased.
+    pub(super) stranded: HashSet<RunKey>,
     pub(super) renewal: Renewal,
     /// Whether the store has one transaction at a time, for which all other writes wait.
     pub(super) has_turns: bool,
@@ -76,7 +78,8 @@ pub(super) struct Driver {
 /// The stages of a shutdown.
 pub(super) struct Stop {
     cancel_at: Instant,
-    is_cancelled: bool,
+    /// Handlers were told to stop.
+    pub(super) is_cancelled: bool,
     give_up_at: Instant,
     /// No handler runs any more.
     is_quiet: bool,
@@ -117,7 +120,8 @@ impl Driver {
             claiming: Claiming::new(),
             forming: Forming::default(),
             settling: Settling::default(),
-            put_off: Vec::new(),
+            put_off: PutOff::default(),
+            stranded: HashSet::new(),
             renewal: Renewal::new(&config, now),
             has_turns: config.store.capabilities().exclusive_transactions,
             stop: None,
@@ -146,10 +150,11 @@ impl Driver {
             self.enforce(now);
             self.compare_leases(now);
             self.tell_resumed(now);
+            // Before others take the room.
+            self.conclude_failed();
             self.start_held(now);
             self.start_waiting(now);
             self.start_batches();
-            self.conclude_put_off();
             self.start_settling(now);
             self.start_claim(now);
             if self.is_over(now) || self.is_idle(&shutdown).await {
@@ -196,12 +201,12 @@ impl Driver {
             }
         }
         self.forget_pauses();
+        self.leave_the_rest();
         if let Some(teller) = self.teller.take() {
             let is_stopping = self.stop.is_some();
             let limit = async {
                 if !is_stopping {
                     shutdown.cancelled().await;
-        self.leave_the_rest();
                 }
                 tokio::time::sleep(HOOKS_GRACE).await;
             };
@@ -216,11 +221,6 @@ impl Driver {
         }
     }
 
-    /// Says that something is likely to be due for any router.
-    fn hint_all(&mut self, at: Instant) {
-        for lane in &mut self.lanes {
-            lane.hint(at);
-            lane.found_nothing = false;
     /// Counts what is held at the end. What its transaction has settled is done, though its batch was not, or its end
     /// was not heard of.
     fn leave_the_rest(&mut self) {
@@ -240,6 +240,11 @@ impl Driver {
         }
     }
 
+    /// Says that something is likely to be due for any router.
+    fn hint_all(&mut self, at: Instant) {
+        for lane in &mut self.lanes {
+            lane.hint(at);
+            lane.found_nothing = false;
         }
     }
 
@@ -254,6 +259,9 @@ impl Driver {
     ) -> usize {
         let served = lane.and_then(|lane| self.config.served.get(lane));
         let in_flight = served.map(|served| served.metrics.hold());
+        let key = context.message().ordering_key();
+        let has_runs = served.is_some_and(|served| served.run_limit() > 1);
+        let run = lane.zip(key.cloned()).filter(|_| has_runs);
         let slot = self.table.insert(Slot {
             context,
             lane,
@@ -270,6 +278,8 @@ impl Driver {
             is_passed_over: false,
             waited: None,
             is_spared: false,
+            run,
+            order: 0,
             _in_flight: in_flight,
         });
         self.renewal.runs_out(expires, lease_length);

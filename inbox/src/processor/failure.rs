@@ -286,6 +286,14 @@ impl Failure {
         self
     }
 
+    /// What happens after an error for which no rule is there.
+    fn remedy_by_itself(&self) -> Remedy {
+        match self.find::<Invalid>() {
+            Some(_) => Remedy::Dead,
+            None => Remedy::Retry,
+        }
+    }
+
     /// Whether it is another attempt that is counted.
     pub(super) fn is_retry(&self) -> bool {
         !matches!(
@@ -611,6 +619,9 @@ mod tests {
         let own = Failure::retry("own").decided(&rule);
         assert_eq!(own.remedy(), Some(Remedy::Retry));
         assert!(Failure::from(reset()).decided(|_| None).is_retry());
+        let invalid = inbox_api::MessageId::new("x".repeat(1000)).map_err(Failure::from);
+        let dead = invalid.map(drop).unwrap_err().decided(|_| None);
+        assert_eq!(dead.remedy(), Some(Remedy::Dead));
         assert!(!Failure::defer(Duration::ZERO, "later").is_retry());
     }
 

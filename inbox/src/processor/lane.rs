@@ -7,6 +7,7 @@ use tokio::time::Instant;
 use super::{
     Batches, Config, Served,
     breaker::{Change, Circuit, Trial},
+    conclusions::Failed,
     forming::Part,
     look_ahead::LookAhead,
     rate::Tokens,
@@ -26,6 +27,10 @@ pub(super) struct Lane {
     batches_running: usize,
     /// Those that wait.
     pub(super) formed: VecDeque<Part>,
+    /// Failed attempts that wait to be settled in transactions.
+    pub(super) failed: VecDeque<Failed>,
+    /// How many are being settled so.
+    pub(super) concluding: usize,
     /// The last messages for batches have crashed a worker before: they are claimed one by one.
     pub(super) is_wary: bool,
     /// Nothing is claimed before this, so that messages gather.
@@ -85,6 +90,8 @@ impl Lane {
             batches_held: 0,
             batches_running: 0,
             formed: VecDeque::new(),
+            failed: VecDeque::new(),
+            concluding: 0,
             is_wary: false,
             gathers_until: now,
             isolation: Isolation::None,
@@ -154,6 +161,15 @@ impl Lane {
         self.batches_held = self.batches_held.saturating_sub(1);
         let ended = usize::from(has_begun);
         self.batches_running = self.batches_running.saturating_sub(ended);
+    }
+
+    /// Whether another failed attempt may be settled in a transaction: these are as many as those of the handlers, or of the
+    /// batches.
+    pub(super) fn has_room_to_conclude(&self) -> bool {
+        match self.batches {
+            None => self.running < self.concurrency,
+            Some(batches) => self.concluding < batches.at_once,
+        }
     }
 
     /// Whether another handler may run. A suspect that waits to be alone has the next room: its

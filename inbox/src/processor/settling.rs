@@ -44,6 +44,12 @@ impl Settling {
 }
 
 impl Driver {
+    /// Leaves the lease of a slot to run out.
+    pub(super) fn abandon(&mut self, index: usize) {
+        self.table.remove(index);
+        self.summary.abandoned += 1;
+    }
+
     /// Adds the outcome of a slot to the next batch.
     pub(super) fn settle(&mut self, index: usize, outcome: Outcome) {
         let Some(slot) = self.table.get_mut(index) else {
@@ -75,6 +81,7 @@ impl Driver {
             return;
         }
         let outcomes = std::mem::take(&mut self.settling.outcomes);
+        let outcomes = self.not_stranded(outcomes);
         let (mut outcomes, waiting) = self.in_order_of_runs(outcomes);
         let queue = &mut self.settling;
         let count = outcomes.len().min(self.config.settle_batch);
@@ -162,9 +169,11 @@ impl Driver {
             Ok(answers) if answers.len() == slots.len() => answers,
             other => {
                 // Nobody else holds these messages; they are run again when their leases end.
+                let runs = slots.iter().filter_map(|slot| self.run_of(*slot));
+                let runs: Vec<_> = runs.cloned().collect();
+                self.stranded.extend(runs);
                 for slot in slots {
-                    self.table.remove(slot);
-                    self.summary.abandoned += 1;
+                    self.abandon(slot);
                 }
                 let short = || {
                     let context = "the store did not answer for each message";

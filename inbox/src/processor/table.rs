@@ -9,7 +9,10 @@ use std::{
 use tokio::{task::AbortHandle, time::Instant};
 
 use super::{Context, breaker::Trial, handler::Hold};
-use crate::{Attempts, Key, Lease, Leased, Outcome, telemetry::InFlight};
+use crate::{Attempts, Key, Lease, Leased, OrderingKey, Outcome, telemetry::InFlight};
+
+/// A router's place and an ordering key: of these the router may get several messages at a time.
+pub(super) type RunKey = (usize, OrderingKey);
 
 /// A claimed message.
 pub(super) struct Slot {
@@ -46,6 +49,10 @@ pub(super) struct Slot {
     pub is_spared: bool,
     /// It was to be renewed while a renewal was under way that does not renew it.
     pub is_passed_over: bool,
+    /// The run that it may belong to.
+    pub run: Option<RunKey>,
+    /// How many messages came before it.
+    pub order: u64,
     /// Counts it as held; `None` where no router has it.
     pub _in_flight: Option<InFlight>,
 }
@@ -141,6 +148,11 @@ pub(super) struct Table {
     free: Vec<usize>,
     /// How many messages of each router are held.
     held: Vec<usize>,
+    /// How many of each run.
+    of_runs: HashMap<RunKey, usize>,
+    /// The runs of which fewer are held than at the last look.
+    thinned: Vec<RunKey>,
+    inserted: u64,
 }
 
 impl Table {
@@ -150,15 +162,23 @@ impl Table {
             slots: std::iter::repeat_with(|| None).take(capacity).collect(),
             free: (0..capacity).rev().collect(),
             held: vec![0; lanes],
+            of_runs: HashMap::new(),
+            thinned: Vec::new(),
+            inserted: 0,
         }
     }
 
     /// Takes a slot. A store may answer a claim with more messages than were asked for, so the
     /// table grows rather than lose one.
-    pub(super) fn insert(&mut self, slot: Slot) -> usize {
+    pub(super) fn insert(&mut self, mut slot: Slot) -> usize {
         if let Some(held) = self.held_of(slot.lane) {
             *held += 1;
         }
+        if let Some(run) = &slot.run {
+            *self.of_runs.entry(run.clone()).or_default() += 1;
+        }
+        slot.order = self.inserted;
+        self.inserted += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1
@@ -258,7 +278,25 @@ impl Table {
         if let Some(held) = self.held_of(slot.lane) {
             *held -= 1;
         }
+        if let Some(run) = &slot.run {
+            if let Some(held) = self.of_runs.get_mut(run) {
+                *held -= 1;
+            }
+            if self.held_of_run(run) == 0 {
+                self.of_runs.remove(run);
+            }
+            self.thinned.push(run.clone());
+        }
         Some(slot)
+    }
+
+    pub(super) fn held_of_run(&self, run: &RunKey) -> usize {
+        self.of_runs.get(run).copied().unwrap_or_default()
+    }
+
+    /// The runs of which fewer are held than at the last look.
+    pub(super) fn take_thinned(&mut self) -> Vec<RunKey> {
+        std::mem::take(&mut self.thinned)
     }
 
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (usize, &mut Slot)> {

@@ -25,6 +25,8 @@ use tokio::{
 pub enum Trouble {
     /// It fails and changes nothing.
     Refuse(ErrorKind),
+    /// The same, for one call.
+    RefuseOnce(ErrorKind),
     /// It is done, and the reply is lost.
     LoseReply,
     /// A settlement is refused when it has a text or a result, or always.
@@ -161,6 +163,10 @@ impl Spy {
                 work.await
             }
             Some(Trouble::Refuse(kind)) => Err(Error::new(kind, "planned").in_operation(operation)),
+            Some(Trouble::RefuseOnce(kind)) => {
+                self.calm(operation);
+                Err(Error::new(kind, "planned").in_operation(operation))
+            }
             Some(Trouble::HoldAnswer) => {
                 let answer = work.await;
                 self.wait_while(|| matches!(self.trouble(operation), Some(Trouble::HoldAnswer)))

@@ -1,6 +1,6 @@
 //! What a router writes about failed attempts is there if and only if their outcome is.
 
-use inbox::{FailedAttempt, LentTransaction, Outcome, Remedy};
+use inbox::{Batches, FailedAttempt, Fallback, LentTransaction, Outcome, Remedy, one_by_one};
 
 use super::*;
 
@@ -223,7 +223,6 @@ async fn what_cannot_be_written_keeps_no_message_alive() {
         .timeout(Duration::from_millis(200))
         .on_failure_in_transaction(place.store.clone(), on_failure);
     let summary = until_idle(running(&place, router)).await;
-    // Those that wait for SQLite's one transaction may be timed out there.
     assert_eq!((summary.retried, summary.dead), (3, 3));
     assert!(place.effects().await.is_empty());
     let lines = log.lines(&["what is written about a failed attempt may be missing"]);
@@ -238,6 +237,49 @@ async fn an_outage_is_waited_for() {
     let summary = until_idle(running(&place, router)).await;
     assert_eq!((summary.retried, summary.dead), (1, 1));
     assert_eq!(place.effects().await.len(), 2);
+}
+
+/// Defects: the time limit counted the opening of the transaction, also where that waited for others, and the commit.
+#[tokio::test]
+async fn the_time_limit_is_for_the_writing_alone() {
+    let limit = Duration::from_millis(300);
+    let outage = Place::new([message("1")]).await;
+    outage.store.outage.store(8, SeqCst);
+    let crowd = Place::new((0..20).map(message)).await;
+    for (place, count) in [(&outage, 1), (&crowd, 20)] {
+        let slowly = |mut lent: Lent, attempt: FailedAttempt| async move {
+            tokio::time::sleep(Duration::from_millis(30)).await;
+            write(&mut lent, &attempt).await
+        };
+        let router = Router::new(billing())
+            .on("order.placed", refuses)
+            .timeout(limit)
+            .on_failure_in_transaction(place.store.clone(), slowly);
+        let summary = until_idle(running(place, router).retry(at_once(1))).await;
+        assert_eq!(summary.dead, count);
+        assert_eq!(place.effects().await.len() as u64, count);
+    }
+}
+
+/// Defect: it was settled before what the claim had brought behind it was even looked at, and would come after that if
+/// the process died then.
+#[tokio::test]
+async fn what_has_no_handler_waits_for_what_came_with_it() {
+    let behind = message_of("known", "2", "x").with_ordering_key("k".parse().unwrap());
+    let first = message("1").with_ordering_key("k".parse().unwrap());
+    let place = Place::new([first, behind]).await;
+    let known = one_by_one(|_: Context| async { Ok::<_, Failure>(()) });
+    let router = writing(&place, &[])
+        .on_batch("known", known)
+        .batches(Batches::up_to(10).runs(10))
+        .fallback(Fallback::Retry);
+    *place.store.hangs.lock().unwrap() = Some("settle");
+    let processor = running(&place, router).build().unwrap();
+    let running = processor.run(CancellationToken::new());
+    let _ = tokio::time::timeout(Duration::from_millis(500), running).await;
+    // It was not handed back, so nothing is written about the first one.
+    assert!(place.effects().await.is_empty());
+    assert_eq!(place.record("1").await.attempts.finished, 0);
 }
 
 #[tokio::test]

@@ -109,6 +109,7 @@ impl Store for Fickle {
     }
 
     async fn settle(&self, settlements: &[Settlement]) -> Result<Vec<Settled>> {
+        self.hang_in("settle").await;
         self.inner.settle(settlements).await
     }
 
