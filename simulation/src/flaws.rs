@@ -3,17 +3,16 @@
 use std::{
     collections::BTreeMap,
     panic::panic_any,
-    sync::{Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
 
 use async_trait::async_trait;
 use inbox::{
     Begun, Capabilities, ClaimRequest, Claims, Clock, Extended, FencingToken, HandlerName, Key,
-    Lease, LeaseTerms, Leased, Message, Operate as _, Outcome, PurgeRequest, Receipt, Result,
-    Settled, Settlement, State, Store, Subscription,
+    Lease, LeaseTerms, Leased, Message, Operate, Outcome, PurgeRequest, Receipt, Result, Settled,
+    Settlement, State, Store, Subscription,
 };
-use inbox_memory::MemoryStore;
 
 use crate::{
     PLANNED,
@@ -91,11 +90,13 @@ pub enum Flaw {
     LosesNotes,
     /// What is handed back is put off instead.
     PutsOff,
+    /// Settlements are done in the order of their leases.
+    SettlesForwards,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 34] = [
+    pub const ALL: [Self; 35] = [
         Self::AcknowledgesFirst,
         Self::ForgetsDuplicates,
         Self::NoFencing,
@@ -130,6 +131,7 @@ impl Flaw {
         Self::LosesEffects,
         Self::LosesNotes,
         Self::PutsOff,
+        Self::SettlesForwards,
     ];
 
     /// Whether it is the store that is broken.
@@ -155,14 +157,16 @@ impl Flaw {
                 | Self::LosesEffects
                 | Self::LosesNotes
                 | Self::PutsOff
+                | Self::SettlesForwards
         )
     }
 }
 
-/// A memory store that is broken in one way.
+/// A store that is broken in one way.
 pub(crate) struct Flawed {
     pub(crate) flaw: Flaw,
-    pub(crate) memory: MemoryStore,
+    pub(crate) store: Arc<dyn Store>,
+    pub(crate) operate: Arc<dyn Operate>,
     pub(crate) clock: Clock,
     /// The newest lease of each message.
     pub(crate) newest: Mutex<BTreeMap<Key, Leased>>,
@@ -215,7 +219,7 @@ impl Flawed {
 #[async_trait]
 impl Store for Flawed {
     fn capabilities(&self) -> Capabilities {
-        self.memory.capabilities()
+        self.store.capabilities()
     }
 
     #[allow(clippy::panic, reason = "as planned")]
@@ -229,7 +233,7 @@ impl Store for Flawed {
                         let all = PurgeRequest::new(state, Duration::ZERO, 1)
                             .map_err(|invalid| invalid.in_operation("receive"))?;
                         let keys = [message.key().clone()];
-                        self.memory.purge_archived(&all, &keys).await?;
+                        self.operate.purge_archived(&all, &keys).await?;
                     }
                 }
             }
@@ -247,7 +251,7 @@ impl Store for Flawed {
             Flaw::PanicsAtTwo if messages.len() == 2 => panic_any(PLANNED),
             _ => {}
         }
-        let mut receipts = self.memory.receive(&messages).await?;
+        let mut receipts = self.store.receive(&messages).await?;
         receipts.extend(lost.map(|_| Receipt::Accepted));
         Ok(receipts)
     }
@@ -263,7 +267,7 @@ impl Store for Flawed {
             let audit = HandlerName::new(AUDIT);
             request.handlers.extend(audit.ok());
         }
-        let mut claims = self.memory.claim(&request).await?;
+        let mut claims = self.store.claim(&request).await?;
         if self.flaw == Flaw::HandsOutTwice && claims.leased.is_empty() {
             claims.leased.extend(self.held(|_| true));
         }
@@ -291,7 +295,7 @@ impl Store for Flawed {
                 _ => settlement.lease.clone(),
             };
             let outcome = self.outcome(settlement.outcome.clone());
-            let settled = self.memory.settle(&[Settlement { lease, outcome }]).await?;
+            let settled = self.store.settle(&[Settlement { lease, outcome }]).await?;
             self.newest().remove(&settlement.lease.key);
             answers.extend(settled);
         }
@@ -314,7 +318,7 @@ impl Store for Flawed {
             Flaw::EndlessLeases => LeaseTerms::MAX,
             _ => length,
         };
-        let mut extended = self.memory.extend(&leases, length).await?;
+        let mut extended = self.store.extend(&leases, length).await?;
         if self.flaw == Flaw::HidesLostLeases {
             extended.fill(Extended::Until(self.in_future(length)));
         }
@@ -323,11 +327,11 @@ impl Store for Flawed {
 
     async fn begin(&self, message: &Message, terms: &LeaseTerms) -> Result<Begun> {
         if self.flaw == Flaw::HandsOutRecords && message.handler().as_str() == AUDIT {
-            self.memory.receive(std::slice::from_ref(message)).await?;
+            self.store.receive(std::slice::from_ref(message)).await?;
             let until = self.in_future(Duration::ZERO);
             return Ok(Begun::Busy { until });
         }
-        let begun = self.memory.begin(message, terms).await?;
+        let begun = self.store.begin(message, terms).await?;
         if let Begun::Run(leased) = &begun {
             self.remember([&**leased]);
         }
@@ -342,7 +346,7 @@ impl Store for Flawed {
     }
 
     async fn subscribe(&self, handlers: &[HandlerName]) -> Result<Box<dyn Subscription>> {
-        self.memory.subscribe(handlers).await
+        self.store.subscribe(handlers).await
     }
 
     async fn close(&self) {}

@@ -65,6 +65,17 @@ struct Run {
     was_cut: bool,
 }
 
+impl Run {
+    fn new(began: u64) -> Self {
+        Self {
+            end: None,
+            began,
+            was_stopped: false,
+            was_cut: false,
+        }
+    }
+}
+
 /// A lease that was handed out.
 #[derive(Clone, Debug)]
 struct Grant {
@@ -141,6 +152,8 @@ struct Accepted {
     changed_when: Option<u64>,
     /// When it is due at the earliest, as it was accepted or an operator has changed it.
     due: i64,
+    /// It keeps those behind it in its ordering key waiting, also if it is final.
+    blocks: bool,
     /// Since when it is final, by the store's clock.
     finished: Option<i64>,
     /// It was stored by a call whose caller had given up.
@@ -177,6 +190,8 @@ pub(crate) struct Terms {
     /// The handler whose messages are run together: when their time limit is over, those that had not ended
     /// run again.
     pub(crate) batches: Option<&'static str>,
+    /// Whether what is dead keeps those behind it in its ordering key waiting.
+    pub(crate) dead_block: bool,
     /// Whether handlers work in transactions, and whether failed attempts are written about.
     pub(crate) in_transactions: bool,
     /// Renewals wait for transactions.
@@ -240,6 +255,8 @@ pub(crate) struct History {
     looks: BTreeMap<(PartId, Key), u64>,
     /// When it looked at the one that it takes.
     looked: Option<u64>,
+    /// Those that were told of an error that waiting does not mend: they may end.
+    failing: BTreeSet<PartId>,
     /// Processors that have ended by themselves.
     ended: BTreeSet<PartId>,
     /// What they were told to have claimed since, and have not handed back.
@@ -273,6 +290,7 @@ impl History {
             letters: BTreeMap::new(),
             looks: BTreeMap::new(),
             looked: None,
+            failing: BTreeSet::new(),
             ended: BTreeSet::new(),
             late: BTreeMap::new(),
         }
@@ -321,6 +339,10 @@ impl History {
     ) {
         self.terms.ordering_keys = keys;
         self.terms.earlier = earlier;
+    }
+
+    pub(crate) fn fails_for_good(&mut self, part: &PartId) {
+        self.failing.insert(part.clone());
     }
 
     pub(crate) fn told_to_stop(&mut self, part: &PartId, drain_limit: u64) {

@@ -6,11 +6,12 @@
 //! stopped or killed. Until [`CALM`]; from then on all works, and all that was accepted has to come to its
 //! end. What really happened is held to the rules while it happens.
 //!
-//! Not simulated: SQLite, whose driver has threads of its own, so that runs would differ; and clocks of
-//! workers that differ from each other. The runtime measures leases by the tasks' common clock; the
-//! store's goes faster or slower than that, and jumps.
+//! The runtime measures leases by the tasks' common clock. The store's goes faster or slower than that, and jumps; and
+//! workers have clocks that differ from each other, as their leases are longer or shorter at the store than they
+//! asked for.
 
 mod broker;
+mod database;
 mod flaws;
 mod handler;
 mod history;
@@ -29,8 +30,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use inbox::{CancellationToken, Clock, Filter, Operate as _, Page, State, Store};
-use inbox_memory::{MemoryOptions, MemoryStore};
+use inbox::{CancellationToken, Clock, Filter, Page, State, Store};
 use tokio::{
     task::JoinSet,
     time::{Instant, sleep, sleep_until},
@@ -38,13 +38,14 @@ use tokio::{
 
 pub use flaws::Flaw;
 pub use history::Violation;
-pub use scenario::{CALM, Scenario};
+pub use scenario::{CALM, Kind, Scenario};
 pub use shrink::shrink;
 
 use broker::Broker;
+use database::Database;
 use history::{History, Terms};
 use scenario::{Part, Transactions};
-use world::{HANDLERS, LIMIT, World};
+use world::{HANDLERS, World};
 
 /// The text of panics that are planned.
 pub(crate) const PLANNED: &str = "planned panic";
@@ -89,16 +90,13 @@ fn quiet() {
 async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Result<Ran, String> {
     let text = |invalid: inbox::Invalid| invalid.to_string();
     let clock = Clock::stopped_at(UNIX_EPOCH + Duration::from_secs(1_700_000_000));
-    let memory = MemoryStore::with(
-        MemoryOptions::new()
-            .clock(clock.clone())
-            .payload_limit(LIMIT),
-    );
+    let database = Database::new(scenario.kind, clock.clone())?;
     let store: Arc<dyn Store> = match flaw.filter(|flaw| flaw.is_of_store()) {
-        None => Arc::new(memory.clone()),
+        None => database.store(),
         Some(flaw) => Arc::new(flaws::Flawed {
             flaw,
-            memory: memory.clone(),
+            store: database.store(),
+            operate: database.operate(),
             clock: clock.clone(),
             newest: std::sync::Mutex::default(),
         }),
@@ -110,16 +108,19 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         lease: settings.lease * 1_000,
         give_up_after: i64::try_from(settings.give_up_after * 1_000).unwrap_or(i64::MAX),
         store_timeout: settings.store_timeout,
-        batches: settings.runs.then_some(HANDLERS[1]),
+        batches: (settings.runs || settings.whole.is_some()).then_some(HANDLERS[1]),
+        dead_block: settings.block,
         in_transactions: settings.transactions != Transactions::None,
-        has_turns: settings.transactions == Transactions::OneAtATime,
+        has_turns: scenario.has_turns(),
         has_notes: settings.notes,
-        drifts: scenario.clock_percent > 100 || !scenario.jumps.is_empty(),
+        drifts: scenario.clock_percent > 100
+            || !scenario.jumps.is_empty()
+            || settings.leases_percent.iter().any(|percent| *percent < 100),
         ordering_keys: BTreeMap::new(),
         earlier: BTreeMap::new(),
     };
     let history = History::new(terms, traced);
-    let world = World::new(scenario, flaw, memory, store, clock, history).map_err(text)?;
+    let world = World::new(scenario, flaw, database, store, clock, history).map_err(text)?;
     let keys = world.ordering_keys();
     let earlier = world.earlier(&keys);
     world.history().ordered_by(keys, earlier);
@@ -222,11 +223,11 @@ async fn stuck(world: &World) -> Vec<String> {
         states: vec![State::Dead],
         ..Filter::default()
     };
-    let dead = world.memory.list(&filter, &Page::first(Page::MAX)).await;
+    let dead = world.operate.list(&filter, &Page::first(Page::MAX)).await;
     let dead = dead.map(|listing| listing.records).unwrap_or_default();
     let mut stuck = Vec::new();
     for key in unfinished {
-        let Ok(Some(record)) = world.memory.get(&key).await else {
+        let Ok(Some(record)) = world.operate.get(&key).await else {
             stuck.push(format!("{key} is gone"));
             continue;
         };

@@ -7,17 +7,24 @@ use std::{
 };
 
 use lexopt::prelude::*;
-use simulation::{Flaw, Scenario, run, shrink};
+use simulation::{Flaw, Kind, Scenario, run, shrink};
 
-const HELP: &str = "usage: simulation [--seeds FROM..TO] [--jobs N] [--flaw NAME] [--trace SEED]";
+const HELP: &str = "usage: simulation [--seeds FROM..TO] [--jobs N] [--store memory|sqlite] [--flaw NAME]\n    [--trace SEED]";
 
 #[derive(Clone, Copy)]
 struct Asked {
     from: u64,
     to: u64,
     jobs: u64,
+    kind: Kind,
     flaw: Option<Flaw>,
     trace: Option<u64>,
+}
+
+impl Asked {
+    fn scenario(&self, seed: u64) -> Scenario {
+        Scenario::new(seed).on(self.kind)
+    }
 }
 
 fn main() -> ExitCode {
@@ -36,6 +43,7 @@ fn asked() -> Result<Asked, String> {
         from: 0,
         to: 1_000,
         jobs: 1,
+        kind: Kind::Memory,
         flaw: None,
         trace: None,
     };
@@ -51,6 +59,13 @@ fn asked() -> Result<Asked, String> {
                 }
                 Long("jobs") => asked.jobs = arguments.value()?.parse()?,
                 Long("trace") => asked.trace = Some(arguments.value()?.parse()?),
+                Long("store") => {
+                    asked.kind = match arguments.value()?.string()?.as_str() {
+                        "memory" => Kind::Memory,
+                        "sqlite" => Kind::Sqlite,
+                        _ => return Err("stores are memory and sqlite".into()),
+                    }
+                }
                 Long("flaw") => {
                     let name = arguments.value()?.string()?;
                     let all = Flaw::ALL.into_iter();
@@ -70,7 +85,7 @@ fn asked() -> Result<Asked, String> {
 
 fn simulate(asked: Asked) -> Result<bool, String> {
     if let Some(seed) = asked.trace {
-        let scenario = Scenario::new(seed);
+        let scenario = asked.scenario(seed);
         println!("{scenario:#?}");
         let ran = run(scenario, asked.flaw, true)?;
         println!("{}", ran.trace.join("\n"));
@@ -86,7 +101,7 @@ fn simulate(asked: Asked) -> Result<bool, String> {
                 if seed >= asked.to {
                     break;
                 }
-                if run(Scenario::new(seed), asked.flaw, false)?
+                if run(asked.scenario(seed), asked.flaw, false)?
                     .broken
                     .is_some()
                 {
@@ -108,7 +123,7 @@ fn simulate(asked: Asked) -> Result<bool, String> {
     let Some(seed) = found.into_iter().flatten().min() else {
         return Ok(true);
     };
-    let (scenario, _) = shrink(Scenario::new(seed), asked.flaw)?;
+    let (scenario, _) = shrink(asked.scenario(seed), asked.flaw)?;
     let ran = run(scenario.clone(), asked.flaw, true)?;
     println!("seed {seed}, as short as it gets:\n{scenario:#?}");
     println!("{}", ran.trace.join("\n"));

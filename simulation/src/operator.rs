@@ -5,7 +5,7 @@ use std::{
     time::{Duration, UNIX_EPOCH},
 };
 
-use inbox::{Due, Edit, HandlerName, Intervention, Operate as _};
+use inbox::{Due, Edit, HandlerName, Intervention};
 use tokio::time::{sleep, sleep_until};
 
 use crate::{
@@ -38,7 +38,7 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
             let Some(key) = message(number) else {
                 return Ok(());
             };
-            let answer = world.memory.replay(key, &Edit::default()).await?;
+            let answer = world.operate.replay(key, &Edit::default()).await?;
             if answer == Intervention::Done {
                 world.history().replayed(key);
             }
@@ -47,7 +47,7 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
             let Some(key) = message(number) else {
                 return Ok(());
             };
-            let answer = world.memory.discard(key).await?;
+            let answer = world.operate.discard(key).await?;
             if answer == Intervention::Done {
                 world.history().discarded(key);
             }
@@ -58,7 +58,7 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
             };
             let now = u64::try_from(world.store_now()).unwrap_or_default();
             let due = UNIX_EPOCH + Duration::from_micros(now) + Duration::from_millis(after);
-            let answer = world.memory.reschedule(key, Due::At(due)).await?;
+            let answer = world.operate.reschedule(key, Due::At(due)).await?;
             if answer == Intervention::Done {
                 let due = i64::try_from(now + after * 1_000).unwrap_or(i64::MAX);
                 world.history().rescheduled(key, due);
@@ -69,13 +69,13 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
                 return Ok(());
             };
             let handler = HandlerName::new(*handler).map_err(|why| why.in_operation("pause"))?;
-            world.memory.pause(&handler).await?;
+            world.operate.pause(&handler).await?;
             world.history().trace(|| format!("{handler} is paused"));
             let world = world.clone();
             tokio::spawn(async move {
                 sleep(Duration::from_millis(length)).await;
                 world.follow();
-                let _ = world.memory.resume(&handler).await;
+                let _ = world.operate.resume(&handler).await;
                 world.history().trace(|| format!("{handler} is resumed"));
             });
         }
@@ -87,7 +87,7 @@ async fn change(world: &Arc<World>, change: Change) -> inbox::Result<()> {
 pub(crate) async fn resume_all(world: &World) {
     for handler in HANDLERS {
         if let Ok(handler) = HandlerName::new(handler) {
-            let _ = world.memory.resume(&handler).await;
+            let _ = world.operate.resume(&handler).await;
         }
     }
 }

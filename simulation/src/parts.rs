@@ -1,5 +1,6 @@
 //! The parts of a run: each goes on until it is stopped as planned, and begins again.
 
+mod batches;
 mod inline;
 mod janitor;
 mod receivers;
@@ -8,14 +9,15 @@ use std::{pin::Pin, sync::Arc, time::Duration};
 
 use inbox::{
     AfterDead, Batches, CancellationToken, Completion, Context, FailedAttempt, Failure, Invalid,
-    LeaseTerms, LentTransaction, Processor, RetryPolicy, Router, WorkerName, in_transaction_fn,
-    one_by_one, one_by_one_in_transaction_fn,
+    LeaseTerms, LentTransaction, Processor, RetryPolicy, Router, WorkerName,
+    batch_in_transaction_fn, in_transaction_fn, one_by_one, one_by_one_in_transaction_fn,
 };
 use tokio::{
     task::JoinHandle,
     time::{sleep, sleep_until},
 };
 
+use batches::{whole_batch, whole_batch_in_transaction};
 pub(crate) use inline::{Inline, inline};
 pub(crate) use janitor::janitor;
 pub(crate) use receivers::{receiver, recorder};
@@ -190,13 +192,20 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
         }
     };
     let [first, second] = HANDLERS.map(Router::new);
-    let batches = Batches::of_one_key(4).at_once(settings.concurrency);
+    let batches = match settings.runs {
+        true => Batches::of_one_key(4),
+        false => Batches::up_to(4),
+    };
+    let batches = batches.at_once(settings.concurrency);
     let (first, second) = match settings.transactions {
         Transactions::None => (
             first.on(KIND, run.clone()),
-            match settings.runs {
-                true => second.on_batch(KIND, one_by_one(run)).batches(batches),
-                false => second.on(KIND, run),
+            match (settings.whole, settings.runs) {
+                (Some(whole), _) => second
+                    .on_batch(KIND, whole_batch(world.clone(), part.clone(), whole))
+                    .batches(batches),
+                (None, true) => second.on_batch(KIND, one_by_one(run)).batches(batches),
+                (None, false) => second.on(KIND, run),
             },
         ),
         Transactions::Many | Transactions::OneAtATime => {
@@ -204,11 +213,17 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
             let store = seen(world, part);
             (
                 first.on(KIND, in_transaction_fn(store.clone(), run_in.clone())),
-                match settings.runs {
-                    true => second
+                match (settings.whole, settings.runs) {
+                    (Some(whole), _) => {
+                        let run = whole_batch_in_transaction(world.clone(), part.clone(), whole);
+                        second
+                            .on_batch(KIND, batch_in_transaction_fn(store, run))
+                            .batches(batches)
+                    }
+                    (None, true) => second
                         .on_batch(KIND, one_by_one_in_transaction_fn(store, run_in))
                         .batches(batches),
-                    false => second.on(KIND, in_transaction_fn(store, run_in)),
+                    (None, false) => second.on(KIND, in_transaction_fn(store, run_in)),
                 },
             )
         }

@@ -11,9 +11,21 @@ pub(crate) const RECORDED: u8 = 2;
 /// The handler of messages that only inline consumers work on.
 pub(crate) const CALLED: u8 = 3;
 
+/// The store of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// In memory.
+    #[default]
+    Memory,
+    /// SQLite, which has one transaction at a time.
+    Sqlite,
+}
+
 /// One run. Times are milliseconds from its beginning.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Scenario {
+    /// The store.
+    pub kind: Kind,
     /// Of the random numbers that the runtime draws.
     pub seed: u64,
     /// The messages, by their number.
@@ -269,6 +281,15 @@ pub enum Rejected {
     KeepOrStop,
 }
 
+/// What a handler of whole batches does where one of its messages fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Whole {
+    /// It answers for each.
+    Answers,
+    /// It fails as a whole, but for what is put off.
+    Fails,
+}
+
 /// The transactions in which handlers work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Transactions {
@@ -312,6 +333,11 @@ pub struct Settings {
     pub look_ahead: usize,
     /// Whether the second handler works on runs of its ordering keys.
     pub runs: bool,
+    /// Whether it works on whole batches.
+    pub whole: Option<Whole>,
+    /// How long the leases of each processor are at the store, in percent of what it asks for: its own clock goes
+    /// faster or slower than the others'.
+    pub leases_percent: Vec<u64>,
     /// Whether handlers work in transactions.
     pub transactions: Transactions,
     /// Whether the processors write about failed attempts, in transactions.
@@ -347,6 +373,18 @@ pub struct Settings {
 }
 
 impl Scenario {
+    /// The same on another store.
+    #[must_use]
+    pub fn on(mut self, kind: Kind) -> Self {
+        self.kind = kind;
+        self
+    }
+
+    /// Whether there is one transaction at a time, for which all else that writes waits.
+    pub(crate) fn has_turns(&self) -> bool {
+        self.kind == Kind::Sqlite || self.settings.transactions == Transactions::OneAtATime
+    }
+
     /// The deliveries that wait at the broker for receivers, or for the one that only records, with their numbers.
     pub(crate) fn queued(&self, to_be_recorded: bool) -> impl Iterator<Item = (usize, &Delivered)> {
         let all = self.deliveries.iter().enumerate();

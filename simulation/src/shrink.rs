@@ -37,12 +37,17 @@ pub fn shrink(scenario: Scenario, flaw: Option<Flaw>) -> Result<(Scenario, Viola
 /// Leaves out what stands at a place; answers whether anything does.
 type LeaveOut = fn(&mut Scenario, usize) -> bool;
 
-const LISTS: [LeaveOut; 12] = [
+const LISTS: [LeaveOut; 14] = [
     |scenario, place| {
         let transactions = &mut scenario.settings.transactions;
         place == 0 && std::mem::replace(transactions, Transactions::None) != Transactions::None
     },
     |scenario, place| place == 0 && std::mem::take(&mut scenario.settings.notes),
+    |scenario, place| place == 0 && scenario.settings.whole.take().is_some(),
+    |scenario, place| {
+        let percents = &mut scenario.settings.leases_percent;
+        place == 0 && !std::mem::take(percents).is_empty()
+    },
     |scenario, place| leave_out(&mut scenario.stops, place),
     |scenario, place| leave_out(&mut scenario.outages, place),
     |scenario, place| leave_out(&mut scenario.slow_claims, place),

@@ -29,6 +29,17 @@ impl Seen {
         self.part.name.starts_with("rec")
     }
 
+    /// A length of time of this part's clock by the store's.
+    fn by_the_store(&self, length: Duration) -> Duration {
+        let number = self.part.name.strip_prefix("processor-");
+        let number = number.and_then(|number| number.parse::<usize>().ok());
+        let percents = &self.world.scenario.settings.leases_percent;
+        match number.and_then(|number| percents.get(number)) {
+            Some(percent) => length.mul_f64(*percent as f64 / 100.0),
+            None => length,
+        }
+    }
+
     /// The settlements, as a broken runtime would ask for them.
     fn as_broken<'a>(&self, settlements: &'a [Settlement]) -> Cow<'a, [Settlement]> {
         let Some(flaw) = self.world.flaw else {
@@ -38,7 +49,11 @@ impl Seen {
             lease: settlement.lease.clone(),
             outcome: self.broken_outcome(flaw, settlement),
         };
-        settlements.iter().map(broken).collect()
+        let mut settlements: Vec<_> = settlements.iter().map(broken).collect();
+        if flaw == Flaw::SettlesForwards {
+            settlements.sort_by_key(|settlement| settlement.lease.token);
+        }
+        settlements.into()
     }
 
     fn broken_outcome(&self, flaw: Flaw, settlement: &Settlement) -> Outcome {
@@ -97,7 +112,10 @@ impl Seen {
             }
             Wrong::Fail => Err(fail(ErrorKind::Unavailable)),
             Wrong::Conflict => Err(fail(ErrorKind::Conflict)),
-            Wrong::Fatal => Err(fail(ErrorKind::Denied)),
+            Wrong::Fatal => {
+                self.world.history().fails_for_good(&self.part);
+                Err(fail(ErrorKind::Denied))
+            }
             Wrong::LoseAnswer => {
                 work.await?;
                 Err(fail(ErrorKind::Unavailable).with_effect(Effect::Unknown))
@@ -211,7 +229,10 @@ impl Store for Seen {
     }
 
     async fn claim(&self, request: &ClaimRequest) -> Result<Claims> {
-        let (world, part, owned) = (self.world.clone(), self.part.clone(), request.clone());
+        let (world, part, mut owned) = (self.world.clone(), self.part.clone(), request.clone());
+        let length = self.by_the_store(request.terms.length());
+        owned.terms = LeaseTerms::new(length, request.terms.worker().clone())
+            .map_err(|invalid| invalid.in_operation("claim"))?;
         let work = async move {
             let _turn = world.turn().await;
             world.follow();
@@ -276,6 +297,7 @@ impl Store for Seen {
             return Err(Error::new(ErrorKind::Unavailable, "planned").in_operation("extend"));
         }
         let mut renewing = Renewing::new(self, leases);
+        let length = self.by_the_store(length);
         let (world, part, owned) = (self.world.clone(), self.part.clone(), leases.to_vec());
         let work = async move {
             let _turn = world.turn().await;

@@ -1,21 +1,21 @@
-//! Transactions on the memory store, which has none: what is settled in one is tried on a fork, and done at the
-//! commit, together with the effects of its handlers. Everybody else who writes waits for its turn meanwhile: from
-//! the opening, where the store has one transaction at a time, and otherwise from the first settlement.
+//! Transactions as the parts see them: what handlers write in them is done at the commit, with the settlements.
+//! Everybody else who writes waits for its turn meanwhile: from the opening, where the store has one transaction at a
+//! time, and otherwise from the first settlement.
 
-use std::{sync::Arc, time::Duration};
+use std::sync::Arc;
 
 use async_trait::async_trait;
 use inbox::{
-    Bytes, Error, ErrorKind, Extended, Key, Lease, Message, Receipt, Recorded, Result, Settled,
-    Settlement, Store as _, Transactional,
+    Bytes, Error, ErrorKind, Key, Lease, Message, Receipt, Recorded, Result, Settled, Settlement,
+    Transactional,
 };
-use inbox_memory::MemoryStore;
 use tokio::sync::OwnedMutexGuard;
 
 use crate::{
     Flaw,
+    database::Tried,
     history::PartId,
-    scenario::{Operation, Transactions},
+    scenario::Operation,
     store::{Seen, refusing},
     world::World,
 };
@@ -52,8 +52,10 @@ struct Open {
     part: PartId,
     turn: Option<OwnedMutexGuard<()>>,
     /// The inbox as this transaction sees it.
-    fork: Option<MemoryStore>,
+    inbox: Tried,
     settlements: Vec<Settlement>,
+    /// The store's time at the first of them.
+    settled_at: Option<i64>,
     written: Vec<Written>,
     is_committed: bool,
 }
@@ -64,17 +66,8 @@ impl Open {
             self.turn = Some(self.world.turn().await);
         }
         self.world.follow();
-        let memory = &self.world.memory;
-        let fork = self.fork.get_or_insert_with(|| memory.fork());
-        // Unlike a settlement by itself, one that is repeated finds no lease.
-        let leases: Vec<_> = settlements.iter().map(|one| one.lease.clone()).collect();
-        let stand = fork.extend(&leases, Duration::from_secs(1)).await?;
-        let mut settled = fork.settle(settlements).await?;
-        for (settled, stands) in settled.iter_mut().zip(stand) {
-            if stands == Extended::LeaseLost {
-                *settled = Settled::LeaseLost;
-            }
-        }
+        let mut settled = self.inbox.settle(settlements).await?;
+        self.settled_at.get_or_insert(self.world.store_now());
         if self.world.flaw == Some(Flaw::IgnoresLostLeases) {
             settled.fill(Settled::Done);
         }
@@ -87,7 +80,8 @@ impl Open {
 
     async fn commit(mut self) -> Result<()> {
         self.world.follow();
-        let settled = self.world.store.settle(&self.settlements).await?;
+        let (store, inbox) = (&*self.world.store, &mut self.inbox);
+        let settled = inbox.commit(store, &self.settlements).await?;
         self.is_committed = true;
         match self.world.flaw {
             Some(Flaw::LosesEffects) => self.written.retain(|one| one.what != Effect::Work),
@@ -95,6 +89,9 @@ impl Open {
             _ => {}
         }
         let mut history = self.world.history();
+        if let Some(settled_at) = self.settled_at.filter(|_| inbox.keeps_time()) {
+            history.store_now = settled_at;
+        }
         history.commits(&self.part, &self.written, &self.settlements, &settled);
         history.settled(&self.part, &self.settlements, &settled);
         Ok(())
@@ -178,16 +175,19 @@ impl Transactional for Seen {
     async fn open(&self) -> Result<Transaction> {
         let (world, part) = (self.world.clone(), self.part.clone());
         let work = async move {
-            let turn = match world.scenario.settings.transactions {
-                Transactions::OneAtATime => Some(world.turn().await),
-                Transactions::None | Transactions::Many => None,
+            let turn = match world.scenario.has_turns() {
+                true => Some(world.turn().await),
+                false => None,
             };
+            world.follow();
+            let inbox = world.database.open().await?;
             Ok(Transaction(Some(Open {
                 world,
                 part,
                 turn,
-                fork: None,
+                inbox,
                 settlements: Vec::new(),
+                settled_at: None,
                 written: Vec::new(),
                 is_committed: false,
             })))

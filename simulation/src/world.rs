@@ -6,12 +6,12 @@ use std::{
     time::Duration,
 };
 
-use inbox::{Clock, HandlerName, Key, Kind, Message, MessageId, OrderingKey, Store};
-use inbox_memory::MemoryStore;
+use inbox::{Clock, HandlerName, Key, Kind, Message, MessageId, Operate, OrderingKey, Store};
 use tokio::{sync::OwnedMutexGuard, time::Instant};
 
 use crate::{
     Flaw,
+    database::Database,
     history::History,
     scenario::{CALM, Operation, Scenario, Wrong},
     store::Disturbed,
@@ -32,7 +32,9 @@ pub(crate) struct World {
     pub(crate) scenario: Scenario,
     pub(crate) flaw: Option<Flaw>,
     /// The store as it is.
-    pub(crate) memory: MemoryStore,
+    pub(crate) database: Database,
+    /// The same, for operators.
+    pub(crate) operate: Arc<dyn Operate>,
     /// The store as the parts see it, but for faults.
     pub(crate) store: Arc<dyn Store>,
     pub(crate) clock: Clock,
@@ -50,7 +52,7 @@ impl World {
     pub(crate) fn new(
         scenario: Scenario,
         flaw: Option<Flaw>,
-        memory: MemoryStore,
+        database: Database,
         store: Arc<dyn Store>,
         clock: Clock,
         history: History,
@@ -70,7 +72,8 @@ impl World {
         Ok(Self {
             scenario,
             flaw,
-            memory,
+            operate: database.operate(),
+            database,
             store,
             clock,
             messages,

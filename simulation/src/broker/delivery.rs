@@ -161,7 +161,7 @@ impl Taken {
             _ => return,
         };
         // As it is in the store, where it may have been purged since, and come again.
-        let record = world.memory.get(&key).await;
+        let record = world.operate.get(&key).await;
         let is_newer = world.history().is_in_a_later_life(&key);
         let is_final = match record {
             Ok(Some(record)) => {

@@ -53,6 +53,7 @@ impl History {
             message.changed_when = Some(now);
             message.changed_after = message.grants.len();
             message.changed_at = newest.saturating_add(1);
+            message.blocks = false;
             change(message)
         })
     }

@@ -31,6 +31,7 @@ impl History {
                 is_orphan: received == Some(true),
                 is_received: received == Some(false),
                 has_effect: false,
+                blocks: false,
             });
     }
 

@@ -1,6 +1,6 @@
 //! Runs of handlers, and the ends of parts: what they may do, and what they tell of it.
 
-use inbox::{Key, Summary, receiver};
+use inbox::{Key, Lease, Summary, receiver};
 
 use super::{Accepted, History, PartId, Run, RunEnd};
 use crate::world::{AUDIT, REJECTED};
@@ -14,6 +14,9 @@ impl History {
         let is_batched = self.terms.batches == Some(key.handler.as_str());
         // What is rolled back is done again, under the same lease.
         let is_transactional = self.is_transactional(part, key);
+        if is_transactional && self.runs_in_vain(key, token) {
+            return 0;
+        }
         let (now, store_now, retention) = (self.now, self.store_now, self.terms.retention);
         let Some(message) = self.messages.get_mut(key).and_then(|all| all.last_mut()) else {
             self.violated("only what was accepted", key.to_string());
@@ -52,12 +55,7 @@ impl History {
                     && (grant.run.is_none() || is_batched || is_transactional) =>
             {
                 grant.is_undone = false;
-                grant.run = Some(Run {
-                    end: None,
-                    began: now,
-                    was_stopped: false,
-                    was_cut: false,
-                });
+                grant.run = Some(Run::new(now));
                 grant.outcome.is_none() || looks_open && is_transactional
             }
             _ => false,
@@ -81,8 +79,14 @@ impl History {
                 let all = self.messages.get(key).into_iter().flatten();
                 all.map(move |message| (key, message))
             });
+            // It may be purged.
+            let blocks = |other: &Accepted, finished: i64| {
+                other.blocks && store_now.saturating_sub(finished) < retention
+            };
+            let ends_block = self.terms.dead_block;
             let first = unfinished
-                .filter(|(_, other)| other.order < order && other.finished.is_none())
+                .filter(|(_, other)| other.order < order)
+                .filter(|(_, other)| other.finished.is_none_or(|at| blocks(other, at)))
                 // A replay may come when those behind have been handed out.
                 .filter(|(_, other)| !other.was_replayed)
                 .find(|(_, other)| {
@@ -96,7 +100,11 @@ impl History {
                         .filter(|grant| grant.part == *part);
                     let last = own.filter_map(|grant| grant.run.as_ref()).next();
                     let end = last.and_then(|run| run.end);
-                    !matches!(end, Some(RunEnd::Done | RunEnd::Dead))
+                    match end {
+                        Some(RunEnd::Done) => false,
+                        Some(RunEnd::Dead) => ends_block,
+                        _ => true,
+                    }
                 });
             let first = first.map(|(key, _)| key.to_string());
             self.check("order", first.is_none(), || {
@@ -104,6 +112,20 @@ impl History {
             });
         }
         u32::try_from(earlier).unwrap_or(u32::MAX)
+    }
+
+    /// Whether a message is run that was finished by others, purged, and accepted again, while it waited for its
+    /// transaction. That is rolled back.
+    fn runs_in_vain(&mut self, key: &Key, token: i64) -> bool {
+        let now = self.now;
+        let lives = self.messages.get_mut(key).map(Vec::as_mut_slice);
+        let earlier = lives.and_then(<[Accepted]>::split_last_mut);
+        let mut earlier = earlier.into_iter().flat_map(|(_, earlier)| earlier);
+        let grant = earlier.find_map(|life| life.grant(token));
+        grant.is_some_and(|grant| {
+            grant.run = Some(Run::new(now));
+            true
+        })
     }
 
     pub(crate) fn run_ends(
@@ -140,6 +162,22 @@ impl History {
         self.check("a lost lease ends its handler", !is_late, || {
             format!("{part} went on with {key}")
         });
+    }
+
+    /// The handler of a batch has ended without an answer: nothing of it is done, and where it has several messages its
+    /// error is that of none of them.
+    pub(crate) fn has_not_answered(&mut self, leases: &[&Lease]) {
+        for lease in leases {
+            let run = self.grant(lease).and_then(|grant| grant.run.as_mut());
+            let Some(run) = run else { continue };
+            match run.end {
+                Some(RunEnd::Done) => run.end = Some(RunEnd::Dropped),
+                Some(RunEnd::Dead | RunEnd::Defer) if leases.len() > 1 => {
+                    run.end = Some(RunEnd::Retry);
+                }
+                _ => {}
+            }
+        }
     }
 
     pub(crate) fn processor_ended(&mut self, part: &PartId, summary: &Summary) {

@@ -1,6 +1,6 @@
 //! Outcomes: what may be settled, and what of it counts.
 
-use inbox::{Outcome, Settled, Settlement};
+use inbox::{AfterDead, Outcome, Settled, Settlement};
 
 use super::{Accepted, Grant, History, PartId, RunEnd};
 use crate::world::{AUDIT, REJECTED};
@@ -31,8 +31,7 @@ impl History {
                 .filter(own)
                 .filter_map(|grant| grant.run.as_ref()?.end)
                 .collect();
-            let shares =
-                self.terms.in_transactions && self.terms.batches == Some(key.handler.as_str());
+            let is_batched = self.terms.batches == Some(key.handler.as_str());
             let is_unopened = message.grants.iter().filter(own).any(|own| own.is_unopened);
             let mut grants = message.grants.iter();
             let Some(grant) = grants.find(|grant| grant.token == token).cloned() else {
@@ -48,7 +47,7 @@ impl History {
                     || earlier.is_in_call
                     || earlier.is_undone
                     || earlier.busy_until.is_some_and(|until| until >= grant.at)
-                    || shares && earlier.run.is_some();
+                    || is_batched && self.terms.in_transactions && earlier.run.is_some();
                 may_run && earlier.part == *part && earlier.token != token
             });
             let is_used_up = grant.started >= attempts;
@@ -80,13 +79,18 @@ impl History {
                 (None, Outcome::Defer { .. }) => runs || ends.contains(&RunEnd::Defer),
                 (None, Outcome::Dead { .. }) => is_used_up || ends.contains(&RunEnd::Dead),
                 (None, Outcome::Processed { .. }) => ends.contains(&RunEnd::Done),
-                (None, Outcome::Retry { .. }) => is_unopened || !ends.is_empty(),
+                // Or the handler of a whole batch did not come to it before its lease ran out, as threads were blocked.
+                (None, Outcome::Retry { .. }) => {
+                    is_unopened || !ends.is_empty() || is_batched && self.blocked > 0
+                }
                 (Some(run), outcome) => match (run.end, outcome) {
                     (None, _) => false,
                     (Some(RunEnd::Done), Outcome::Processed { .. }) => true,
                     (Some(RunEnd::Done), _) => grant.is_undone || grant.outcome.is_some(),
                     (Some(_), Outcome::Processed { .. }) => false,
                     (Some(RunEnd::Dead), Outcome::Dead { .. }) => true,
+                    // It was to run again by itself, as the commit of its batch has failed.
+                    (Some(RunEnd::Dead), Outcome::Retry { .. }) => is_unopened,
                     (Some(RunEnd::Dead), outcome) => matches!(outcome, Outcome::Release),
                     (Some(RunEnd::Defer), outcome) => {
                         matches!(outcome, Outcome::Defer { .. } | Outcome::Release)
@@ -120,11 +124,50 @@ impl History {
         }
     }
 
+    /// What keeps those behind it in its ordering key waiting is settled after them.
+    fn settles_first_last(&mut self, part: &PartId, settlement: &Settlement) {
+        let key = &settlement.lease.key;
+        let order_key = self.terms.ordering_keys.get(key).cloned();
+        let (Some(order_key), true) = (order_key, keeps_others_waiting(&settlement.outcome)) else {
+            return;
+        };
+        let open = self
+            .current(key)
+            .filter(|message| message.finished.is_none());
+        let Some(order) = open.map(|message| message.order) else {
+            return;
+        };
+        let store_now = self.store_now;
+        let held = |message: &Accepted| {
+            let last = message.grants.last();
+            last.is_some_and(|last| {
+                let is_own = last.part == *part && last.is_told && last.told_lost.is_none();
+                is_own && last.outcome.is_none() && last.until > store_now
+            })
+        };
+        let same = self
+            .messages
+            .iter()
+            .filter(|(key, _)| self.terms.ordering_keys.get(*key) == Some(&order_key));
+        let behind = same.filter_map(|(key, lives)| Some((key, lives.last()?)));
+        let mut behind = behind.filter(|(_, message)| message.order > order && held(message));
+        let first = behind.next().map(|(key, _)| key.to_string());
+        self.check("what is behind goes back first", first.is_none(), || {
+            format!(
+                "{part} settled {key} and held {}",
+                first.unwrap_or_default()
+            )
+        });
+    }
+
     pub(crate) fn settled(&mut self, part: &PartId, settlements: &[Settlement], all: &[Settled]) {
         for (settlement, settled) in settlements.iter().zip(all) {
             let (key, token) = (&settlement.lease.key, settlement.lease.token.get());
             let (now, store_now, retention) = (self.now, self.store_now, self.terms.retention);
             self.trace(|| format!("{part} settled {key} under {token}: {settled:?}"));
+            if *settled == Settled::Done {
+                self.settles_first_last(part, settlement);
+            }
             let is_lost_with_its_run = token < self.run_lost_before(key);
             let Some(message) = self.current(key) else {
                 continue;
@@ -138,6 +181,7 @@ impl History {
             let may_be_gone = finished.is_some_and(|finished| store_now - finished >= retention);
             match settled {
                 Settled::Done if is_newest && last.outcome.is_none() => {
+                    message.blocks = keeps_others_waiting(&settlement.outcome);
                     last.outcome = Some(name_of(&settlement.outcome));
                     last.settled = Some(now);
                     last.due = match settlement.outcome {
@@ -206,5 +250,14 @@ pub(crate) fn name_of(outcome: &Outcome) -> &'static str {
         Outcome::Dead { .. } => "dead",
         Outcome::Release => "released",
         Outcome::Defer { .. } => "deferred",
+    }
+}
+
+/// Whether those behind it in its ordering key are not to run.
+fn keeps_others_waiting(outcome: &Outcome) -> bool {
+    match outcome {
+        Outcome::Processed { .. } => false,
+        Outcome::Dead { after, .. } => *after == AfterDead::Block,
+        Outcome::Retry { .. } | Outcome::Defer { .. } | Outcome::Release => true,
     }
 }

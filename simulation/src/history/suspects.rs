@@ -37,13 +37,15 @@ impl History {
             grants.map(move |grant| (other, grant))
         });
         let own: Vec<(&Key, &Grant)> = grants.filter(|(_, grant)| grant.part == *part).collect();
-        let this = own.iter().find(|(_, grant)| grant.token == token);
+        // A store may draw the same token for several messages.
+        let is_this = |other: &Key, grant: &Grant| other == key && grant.token == token;
+        let this = own.iter().find(|(other, grant)| is_this(other, grant));
         let Some((_, this)) = this else { return };
         let runs = |grant: &Grant| grant.run.as_ref().is_some_and(|run| run.end.is_none());
-        let others = own
-            .iter()
-            .filter(|(_, grant)| grant.token != token && runs(grant));
-        let mut next_to = others.filter(|(_, grant)| this.is_suspect || grant.is_suspect);
+        let mut next_to = own.iter().filter(|(other, grant)| {
+            let is_either = this.is_suspect || grant.is_suspect;
+            is_either && runs(grant) && !is_this(other, grant)
+        });
         let next_to = next_to.next().map(|(other, _)| other.to_string());
         let came_with = this.comes_with_suspect && !this.is_suspect;
         self.check("a suspect runs by itself", next_to.is_none(), || {

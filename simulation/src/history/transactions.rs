@@ -77,7 +77,7 @@ impl History {
             }
             let is_transactional = self.is_transactional(part, key);
             let has_notes = self.terms.has_notes;
-            let is_stopping = self.stops.contains_key(part);
+            let is_stopping = self.stops.contains_key(part) || self.failing.contains(part);
             let Some(message) = self.current(key) else {
                 continue;
             };

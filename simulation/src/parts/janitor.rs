@@ -18,7 +18,7 @@ pub(crate) async fn janitor(world: Arc<World>, part: PartId, stop: CancellationT
         Some(Flaw::GivesUpAtOnce) => 1,
         _ => settings.give_up_after,
     };
-    let janitor = Janitor::builder(Arc::new(world.memory.clone()))
+    let janitor = Janitor::builder(world.operate.clone())
         .store_timeout(millis(settings.store_timeout))
         .give_up_after(
             Arc::new(seen(&world, &part)),

@@ -3,9 +3,9 @@
 use fastrand::Rng;
 
 use super::{
-    Behaviour, CALLED, CALM, Caller, Change, Delivered, Does, Fault, Intervention, Odd, Oddity,
-    Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings, SlowClaims, Stop,
-    Transactions, Wrong,
+    Behaviour, CALLED, CALM, Caller, Change, Delivered, Does, Fault, Intervention, Kind, Odd,
+    Oddity, Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings, SlowClaims,
+    Stop, Transactions, Whole, Wrong,
 };
 
 impl Scenario {
@@ -31,6 +31,7 @@ impl Scenario {
         // Drawn apart, so that the rest of the plan is as it was when there were neither.
         let mut others = Rng::with_seed(seed ^ OPERATORS_AND_OUTAGES);
         let mut whole = Self {
+            kind: Kind::default(),
             seed,
             interventions: interventions(&mut others, count),
             outages: outages(&mut others, settings.lease),
@@ -57,6 +58,8 @@ impl Scenario {
         long_leases(&mut whole);
         transactions(&mut whole);
         small_settlements(&mut whole);
+        whole_batches(&mut whole);
+        clocks(&mut whole);
         whole
     }
 }
@@ -247,6 +250,25 @@ fn small_settlements(whole: &mut Scenario) {
     }
 }
 
+/// In some seeds the second handler works on whole batches.
+fn whole_batches(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ WHOLE_BATCHES);
+    whole.settings.whole = match random.u8(0..6) {
+        0 => Some(Whole::Answers),
+        1 => Some(Whole::Fails),
+        _ => None,
+    };
+}
+
+/// In some seeds processors have clocks of their own.
+fn clocks(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ CLOCKS);
+    if random.u8(0..4) == 0 {
+        let processors = 0..whole.settings.processors;
+        whole.settings.leases_percent = processors.map(|_| random.u64(70..140)).collect();
+    }
+}
+
 fn odd(random: &mut Rng) -> Odd {
     Odd {
         what: match random.u8(0..6) {
@@ -275,6 +297,10 @@ const LONG_LEASES: u64 = 0x6c6f_6e67_5f6c_6561;
 const TRANSACTIONS: u64 = 0x7472_616e_7361_6374;
 /// The same for settlements.
 const SMALL_SETTLEMENTS: u64 = 0x736d_616c_6c5f_7365;
+/// The same for batches.
+const WHOLE_BATCHES: u64 = 0x7768_6f6c_655f_6261;
+/// The same for clocks.
+const CLOCKS: u64 = 0x636c_6f63_6b73_5f5f;
 /// The same for callers of inline consumers, and refusals.
 const CALLERS: u64 = 0x6361_6c6c_6572_735f;
 
@@ -287,6 +313,8 @@ fn settings(random: &mut Rng) -> Settings {
         batch: random.u32(1..6),
         look_ahead: random.usize(0..6).saturating_sub(2),
         runs: random.bool(),
+        whole: None,
+        leases_percent: Vec::new(),
         transactions: Transactions::None,
         notes: false,
         timeout: random.bool().then(|| random.u64(500..10_000)),

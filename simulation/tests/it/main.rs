@@ -5,38 +5,46 @@
     reason = "helpers of tests, which fail by panicking"
 )]
 
-use simulation::{Flaw, Scenario, run, shrink};
+use simulation::{Flaw, Kind, Scenario, run, shrink};
 
 /// As many as take some seconds in a debug build.
 const SEEDS: u64 = 400;
+
+/// The same on SQLite.
+const SEEDS_ON_SQLITE: u64 = 80;
 
 /// Within so many seeds each flaw is found.
 const WITHIN: u64 = 100;
 
 #[test]
 fn no_seed_breaks_a_rule() {
-    let halves = [0..SEEDS / 2, SEEDS / 2..SEEDS];
+    let of_both = [(Kind::Memory, SEEDS), (Kind::Sqlite, SEEDS_ON_SQLITE)];
     std::thread::scope(|scope| {
-        for seeds in halves {
-            scope.spawn(|| {
-                for seed in seeds {
-                    let broken = run(Scenario::new(seed), None, false).unwrap().broken;
-                    assert_eq!(broken, None, "seed {seed}");
-                }
-            });
+        for (kind, seeds) in of_both {
+            for seeds in [0..seeds / 2, seeds / 2..seeds] {
+                scope.spawn(move || {
+                    for seed in seeds {
+                        let scenario = Scenario::new(seed).on(kind);
+                        let broken = run(scenario, None, false).unwrap().broken;
+                        assert_eq!(broken, None, "seed {seed} on {kind:?}");
+                    }
+                });
+            }
         }
     });
 }
 
 #[test]
 fn a_seed_is_the_same_run_each_time() {
-    for seed in 0..30 {
-        let trace = || run(Scenario::new(seed), None, true).unwrap().trace;
+    let in_memory = (0..30).map(Scenario::new);
+    let on_sqlite = (0..8).map(|seed| Scenario::new(seed).on(Kind::Sqlite));
+    for scenario in in_memory.chain(on_sqlite) {
+        let trace = || run(scenario.clone(), None, true).unwrap().trace;
         let first = trace();
         assert!(!first.is_empty());
         // Elsewhere, as what is different there may be a thread's own.
         let second = std::thread::scope(|scope| scope.spawn(trace).join().unwrap());
-        assert_eq!(first, second, "seed {seed}");
+        assert_eq!(first, second, "{scenario:?}");
     }
 }
 
@@ -85,6 +93,7 @@ fn every_flaw_breaks_the_rule_that_is_there_for_it() {
             Flaw::IgnoresLostLeases | Flaw::KeepsEffects => "an effect commits with its settlement",
             Flaw::LosesEffects | Flaw::LosesNotes => "no effect is lost",
             Flaw::PutsOff => "settled as it ended",
+            Flaw::SettlesForwards => "what is behind goes back first",
         };
         found(flaw, rule);
     }
