@@ -1,13 +1,15 @@
 //! Changes of accounts from Kafka, applied in MySQL: `kafka-in-order BROKERS mysql://…`. The record's key, the
 //! account, is the ordering key: changes of one account are applied one after the other, each once.
 
+mod shutdown;
+
 use std::{error::Error, sync::Arc, time::Duration};
 
 use inbox::kafka::{Connection, KafkaOptions, KafkaSource, Rejections};
 use inbox::mysql::sqlx::{self, Connection as _};
 use inbox::mysql::{MySqlOptions, MySqlStore};
 use inbox::receiver::Mapping;
-use inbox::{AfterDead, CancellationToken, Context, Failure, Janitor, Processor, Receiver};
+use inbox::{AfterDead, Context, Failure, Janitor, Processor, Receiver};
 use inbox::{Router, Schema as _, Service, in_transaction_fn};
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS entry (number BIGINT AUTO_INCREMENT PRIMARY KEY,
@@ -62,9 +64,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .processor("ledger", processor)
         .janitor("retention", janitor.build()?)
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }

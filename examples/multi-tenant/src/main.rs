@@ -1,12 +1,14 @@
 //! One process that serves many tenants, each with a store of its own:
 //! `multi-tenant ADDRESS FOLDER TENANT…`. A note is `POST /TENANT/ID`, as often as its sender likes.
 
+mod shutdown;
+
 use std::{collections::HashMap, error::Error, path::Path, sync::Arc, time::Duration};
 
 use axum::extract::{Path as UrlPath, State};
 use axum::{body::Bytes, http::StatusCode, routing::post};
 use inbox::sqlite::{SqliteOptions, SqliteStore, sqlx};
-use inbox::{CancellationToken, Context, HandlerName, Invalid, Janitor, Kind, Message, MessageId};
+use inbox::{Context, HandlerName, Invalid, Janitor, Kind, Message, MessageId};
 use inbox::{Processor, Receipt, Router, Schema as _, Service, StoreExt as _};
 use inbox::{Transactional as _, in_transaction_fn};
 use tokio::task::JoinSet;
@@ -76,7 +78,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let usage = "usage: multi-tenant ADDRESS FOLDER TENANT…";
     let address = arguments.next().ok_or(usage)?;
     let folder = arguments.next().ok_or(usage)?;
-    let shutdown = CancellationToken::new();
+    let shutdown = shutdown::shutdown()?;
     let (mut stores, mut running) = (Stores::new(), JoinSet::new());
     for tenant in arguments {
         let store = open(folder.as_ref(), &tenant).await?;
@@ -86,11 +88,9 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let app = axum::Router::new().route("/{tenant}/{id}", post(receive));
     let listener = tokio::net::TcpListener::bind(address).await?;
     println!("listening on {}", listener.local_addr()?);
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
     axum::serve(listener, app.with_state(Arc::new(stores)))
-        .with_graceful_shutdown(stop)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
         .await?;
-    shutdown.cancel();
     while let Some(ended) = running.join_next().await {
         println!("{}", ended??);
     }

@@ -2,6 +2,8 @@
 //!
 //! The payment commits together with the response that is replayed, or neither does.
 
+mod shutdown;
+
 use std::{error::Error, time::Duration};
 
 use axum::{Json, Router, http::StatusCode, routing::post};
@@ -48,10 +50,10 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .route("/payments", post(pay))
         .route_layer(layer.clone());
     let listener = tokio::net::TcpListener::bind(address).await?;
+    let shutdown = shutdown::shutdown()?;
     println!("listening on {}", listener.local_addr()?);
-    let stop = async { drop(tokio::signal::ctrl_c().await) };
     axum::serve(listener, app)
-        .with_graceful_shutdown(stop)
+        .with_graceful_shutdown(shutdown.cancelled_owned())
         .await?;
     layer.drain(Duration::from_secs(20)).await; // requests whose clients have left
     Ok(())

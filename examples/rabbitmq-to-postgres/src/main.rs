@@ -1,11 +1,13 @@
 //! Orders from RabbitMQ, booked in PostgreSQL: `rabbitmq-to-postgres amqp://… postgres://…`. A booking
 //! commits together with the completion of its message, so each order is booked once.
 
+mod shutdown;
+
 use std::{error::Error, sync::Arc, time::Duration};
 
 use inbox::postgres::{PostgresOptions, PostgresStore, sqlx};
 use inbox::rabbitmq::{Connection, RabbitMqOptions, RabbitMqSource};
-use inbox::{CancellationToken, Context, Failure, Janitor, Processor, Receiver, Router};
+use inbox::{Context, Failure, Janitor, Processor, Receiver, Router};
 use inbox::{Schema as _, Service, Transactional as _, in_transaction_fn, receiver::Mapping};
 
 const TABLE: &str = "CREATE TABLE IF NOT EXISTS booking (order_number bigint NOT NULL)";
@@ -50,9 +52,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .processor("booking", processor)
         .janitor("retention", janitor.build()?)
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }

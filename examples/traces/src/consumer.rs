@@ -4,7 +4,7 @@ use std::{error::Error, time::Duration};
 
 use inbox::receiver::Mapping;
 use inbox::redis_streams::{Connection, RedisStreamsOptions, RedisStreamsSource};
-use inbox::{CancellationToken, Context, Failure, Janitor, Processor, Receiver};
+use inbox::{Context, Failure, Janitor, Processor, Receiver};
 use inbox::{RetryPolicy, Router, Service};
 use tracing::Instrument as _;
 
@@ -37,9 +37,6 @@ pub(crate) async fn run(broker: Connection, file: &str) -> Result<(), Box<dyn Er
         .processor("billing", processor)
         .janitor("retention", janitor.build()?)
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(crate::shutdown::shutdown()?).await?);
     Ok(())
 }

@@ -7,6 +7,7 @@
 mod consumer;
 mod export;
 mod producer;
+mod shutdown;
 
 use std::error::Error;
 

@@ -1,6 +1,8 @@
 //! Webhooks of GitHub: `GITHUB_SECRET=… webhook-to-sqlite ADDRESS FILE`. A push is stored before it is
 //! answered, and its build is entered afterwards, once.
 
+mod shutdown;
+
 use std::{error::Error, sync::Arc, time::Duration};
 
 use inbox::sqlite::{SqliteOptions, SqliteStore, sqlx};
@@ -52,9 +54,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
             web.with_graceful_shutdown(stop.cancelled_owned()).await
         })
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }

@@ -3,12 +3,13 @@
 //!
 //! `echo '{"order": 7}' | cargo run -p from-processed-messages --bin queue-consumer -- orders.db`
 
+#[path = "../shutdown.rs"]
+mod shutdown;
+
 use std::{env, error::Error, io, thread, time::Duration};
 
 use inbox::receiver::ChannelSource;
-use inbox::{
-    CancellationToken, Context, Event, Janitor, Message, Processor, Receiver, Router, Service,
-};
+use inbox::{Context, Event, Janitor, Message, Processor, Receiver, Router, Service};
 use tokio::sync::mpsc;
 
 #[derive(serde::Serialize, serde::Deserialize)]
@@ -52,9 +53,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .processor("billing", processor)
         .janitor("retention", janitor.build()?)
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }

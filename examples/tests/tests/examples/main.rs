@@ -13,13 +13,14 @@ mod multi_tenant;
 mod payments_api;
 mod program;
 mod rabbitmq_to_postgres;
+mod shutdown;
 mod traces;
 mod two_services;
 mod webhook_to_sqlite;
 
 use std::{
     fs,
-    path::Path,
+    path::{Path, PathBuf},
     sync::LazyLock,
     thread::sleep,
     time::{Duration, Instant},
@@ -35,6 +36,11 @@ static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().unwrap());
 /// Waits for a future, in a test that otherwise waits for processes.
 fn wait<F: Future>(future: F) -> F::Output {
     RUNTIME.block_on(future)
+}
+
+/// The folder of all examples.
+fn examples() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
 
 /// Looks until it is so.
@@ -53,7 +59,7 @@ const FIRST: [&str; 3] = ["webhook-to-sqlite", "payments-api", "rabbitmq-to-post
 /// So that it is read to its end.
 #[test]
 fn a_file_of_an_application_is_short() {
-    let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let examples = examples();
     let manifest = fs::read_to_string(examples.join("tests/Cargo.toml")).unwrap();
     let paths = manifest
         .lines()

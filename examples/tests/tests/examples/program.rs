@@ -3,7 +3,7 @@
 use std::{
     io::{self, BufRead as _, BufReader, Read as _, Write as _},
     net::TcpStream,
-    process::{Child, ChildStdout, Command, Stdio},
+    process::{Child, ChildStdout, Command, ExitStatus, Stdio},
     sync::{Mutex, PoisonError},
 };
 
@@ -59,15 +59,28 @@ impl Program {
         self.process.wait().unwrap();
     }
 
-    /// Ends it as Ctrl-C does, and answers what it prints at its end.
-    pub(crate) fn stop(mut self) -> String {
-        let id = Pid::from_raw(self.process.id().try_into().unwrap());
-        kill(id, Signal::SIGINT).unwrap();
-        let mut rest = String::new();
-        self.output.read_to_string(&mut rest).unwrap();
-        let status = self.process.wait().unwrap();
+    /// Ends it as a service manager does, and answers what it prints at its end.
+    pub(crate) fn stop(self) -> String {
+        self.signal(Signal::SIGTERM);
+        let (status, rest) = self.end();
         assert!(status.success(), "{status}: {rest}");
         rest
+    }
+
+    pub(crate) fn signal(&self, signal: Signal) {
+        let id = Pid::from_raw(self.process.id().try_into().unwrap());
+        kill(id, signal).unwrap();
+    }
+
+    pub(crate) fn has_ended(&mut self) -> bool {
+        self.process.try_wait().unwrap().is_some()
+    }
+
+    /// Waits for its end, and answers what it prints until then.
+    pub(crate) fn end(mut self) -> (ExitStatus, String) {
+        let mut rest = String::new();
+        self.output.read_to_string(&mut rest).unwrap();
+        (self.process.wait().unwrap(), rest)
     }
 }
 
@@ -89,6 +102,12 @@ impl Address {
         address.clone_into(&mut listens);
     }
 
+    /// A connection to it.
+    pub(crate) fn connect(&self) -> io::Result<TcpStream> {
+        let listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        TcpStream::connect(&*listens)
+    }
+
     /// The status, and the whole response.
     ///
     /// # Errors
@@ -99,9 +118,7 @@ impl Address {
         headers: &[(&str, &str)],
         body: &str,
     ) -> io::Result<(u16, String)> {
-        let listens = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let mut stream = TcpStream::connect(&*listens)?;
-        drop(listens);
+        let mut stream = self.connect()?;
         let mut request = format!(
             "POST {path} HTTP/1.1\r\nhost: a\r\nconnection: close\r\ncontent-length: {}\r\n",
             body.len()

@@ -1,12 +1,15 @@
 //! What follows an order: `fulfilment postgres://… redis://…`. Each message of the stream `orders` is stored
 //! twice, for the handlers `shipping` and `invoicing`, and each does its part once. Neither waits for the other.
 
+#[path = "../shutdown.rs"]
+mod shutdown;
+
 use std::{error::Error, sync::Arc, time::Duration};
 
 use inbox::postgres::{PostgresOptions, PostgresStore, sqlx};
 use inbox::receiver::Mapping;
 use inbox::redis_streams::{Connection, RedisStreamsOptions, RedisStreamsSource};
-use inbox::{CancellationToken, Context, Failure, HandlerName, Janitor, Processor, Receiver};
+use inbox::{Context, Failure, HandlerName, Janitor, Processor, Receiver};
 use inbox::{Router, Schema as _, Service, Transactional as _, in_transaction_fn};
 
 const TABLES: [&str; 2] = [
@@ -72,9 +75,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
         .processor("handlers", processor)
         .janitor("retention", janitor.build()?)
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }

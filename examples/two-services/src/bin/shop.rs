@@ -3,6 +3,9 @@
 //! The order, the message that tells of it and the response commit together. A processor publishes the message
 //! afterwards, to the stream `orders`.
 
+#[path = "../shutdown.rs"]
+mod shutdown;
+
 use std::{error::Error, sync::Arc, time::Duration};
 
 use axum::{Json, extract::State, http::StatusCode, routing::post};
@@ -88,9 +91,6 @@ async fn main() -> Result<(), Box<dyn Error>> {
             ended
         })
         .build()?;
-    let shutdown = CancellationToken::new();
-    let stop = shutdown.clone();
-    tokio::spawn(async move { tokio::signal::ctrl_c().await.map(|()| stop.cancel()) });
-    println!("{}", service.run(shutdown).await?);
+    println!("{}", service.run(shutdown::shutdown()?).await?);
     Ok(())
 }
