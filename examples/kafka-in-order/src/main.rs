@@ -35,8 +35,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     setup.close().await?;
 
     let apply = in_transaction_fn(store.clone(), |mut tx, context: Context| async move {
-        let body = context.message().payload();
-        let change: Change = serde_json::from_slice(body).map_err(Failure::dead)?;
+        let change: Change = context.json()?; // what cannot be read is dead at once
         let last = sqlx::query_scalar(LAST).bind(change.account);
         let last: Option<i64> = last.fetch_optional(&mut **tx).await?;
         let balance = last.unwrap_or_default() + change.cents; // nobody else changes this account

@@ -30,8 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     store.commit(setup).await?;
 
     let book = in_transaction_fn(store.clone(), |mut tx, context: Context| async move {
-        let body = context.message().payload();
-        let placed: Order = serde_json::from_slice(body).map_err(Failure::dead)?;
+        let placed: Order = context.json()?; // what cannot be read is dead at once
         let insert = sqlx::query("INSERT INTO booking (order_number) VALUES ($1)");
         insert.bind(placed.order).execute(&mut **tx).await?;
         Ok::<_, Failure>(())

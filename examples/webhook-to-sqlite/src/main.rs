@@ -28,8 +28,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     sqlx::query(TABLE).execute(&mut *setup).await?;
     store.commit(setup).await?;
     let build = in_transaction_fn(store.clone(), |mut tx, context: Context| async move {
-        let body = context.message().payload();
-        let push: Push = serde_json::from_slice(body).map_err(Failure::dead)?;
+        let push: Push = context.json()?; // what cannot be read is dead at once
         let insert = sqlx::query("INSERT INTO build (revision) VALUES (?)").bind(push.after);
         insert.execute(&mut **tx).await?;
         Ok::<_, Failure>(())

@@ -30,7 +30,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let database = SqlitePool::connect_with(options).await?;
     sqlx::query(TABLE).execute(&database).await?;
     for line in io::stdin().lines() {
-        let placed: Order = serde_json::from_str(&line?)?;
+        let placed: Order = serde_json::from_str(&line?).map_err(|_| "a line is no order")?;
         let id = format!("order-{}", placed.order);
         let known: bool = sqlx::query_scalar(KNOWN)
             .bind(&id)

@@ -25,8 +25,7 @@ struct Order {
 /// Enters the order by `insert`, in the transaction that completes its message.
 fn router(store: &PostgresStore, handler: &str, insert: &'static str) -> Router {
     let enter = in_transaction_fn(store.clone(), move |mut tx, context: Context| async move {
-        let body = context.message().payload();
-        let placed: Order = serde_json::from_slice(body).map_err(Failure::dead)?;
+        let placed: Order = context.json()?; // what cannot be read is dead at once
         let insert = sqlx::query(insert).bind(placed.order);
         insert.execute(&mut **tx).await?;
         Ok::<_, Failure>(())
