@@ -36,6 +36,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     let inbox = Arc::new(store);
     let processor = Processor::builder(inbox.clone())
         .router(Router::new("ci").on("push", build))
+        .concurrency(8) // they take turns: SQLite has one writer
         .lease(Duration::from_secs(10)) // when another process takes over from one that was killed
         .build()?;
     let github = Provider::github([std::env::var("GITHUB_SECRET")?])?;
