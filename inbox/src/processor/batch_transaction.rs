@@ -35,6 +35,13 @@ pub trait TransactionalBatchHandler<T: Send>: Send + Sync + 'static {
 /// - The messages that the handler answers with success are settled as processed in the same
 ///   transaction: its writes for them are there exactly once, whatever crashes. The others are settled
 ///   after the commit, as their answers say.
+/// - What was written for a message that is answered with a failure is committed with the rest, and written again when
+///   the message is tried again. So answer with a failure only when nothing was written for it: before its first
+///   write, or after rolling back to a savepoint. Where that is not so, return the error in place of answers: then
+///   all is rolled back, and the batch runs again in halves.
+/// - With [runs](crate::Batches::runs), what is behind a failure of the same ordering key must not be worked on, and is
+///   answered with [`Failure::not_reached`]. When it is answered with success, all is rolled back, an error is logged, and
+///   the batch runs again in halves: that answer does not count, so its writes must not be committed.
 /// - When the time limit is over before the transaction is open, all are handed back, without their attempt.
 /// - When the handler returns an error, panics or is timed out, or when a statement of its has failed
 ///   in a database that refuses all further ones then (PostgreSQL), nothing is committed, and the batch runs
@@ -64,6 +71,10 @@ where
 
 /// [`batch_in_transaction`] for a function or a closure. It is lent the transaction, which goes back
 /// when it is dropped: at the end of the closure, as a rule. One that keeps it for longer has failed.
+///
+/// It may answer a message with a failure only when nothing was written for it, or was rolled back to a savepoint,
+/// since the rest is committed. Otherwise it returns the error in place of answers, by `?`: then all is rolled
+/// back, and the batch runs again in halves.
 ///
 /// ```
 /// # #[cfg(feature = "postgres")] mod example {
