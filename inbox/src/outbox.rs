@@ -11,12 +11,18 @@
 //! use inbox::receiver::{Envelope, Publisher, SourceError};
 //! use inbox::{MessageId, Processor, Transactional as _};
 //!
-//! # struct Console;
-//! # impl Publisher for Console {
-//! #     async fn publish(&self, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
-//! #         messages.iter().map(|_| Ok(())).collect()
-//! #     }
-//! # }
+//! struct Console; // in place of a broker's
+//!
+//! impl Publisher for Console {
+//!     async fn publish(&self, messages: &[Envelope]) -> Vec<Result<(), SourceError>> {
+//!         let sent = |one: &Envelope| {
+//!             println!("{:?} to {}", one.id, one.address);
+//!             Ok(())
+//!         };
+//!         messages.iter().map(sent).collect()
+//!     }
+//! }
+//!
 //! # #[cfg(not(feature = "sqlite"))]
 //! # fn main() {}
 //! # #[cfg(feature = "sqlite")]
@@ -38,9 +44,8 @@
 //! store.commit(transaction).await?;
 //!
 //! // Somewhere, in this process or another:
-//! # let publisher = Console;
 //! let processor = Processor::builder(std::sync::Arc::new(store))
-//!     .router(outbox.router(publisher))
+//!     .router(outbox.router(Console))
 //!     .build()?;
 //! # let _ = processor;
 //! # Ok(())
