@@ -57,7 +57,7 @@ pub(crate) const HELP: &str = "\
 Exit codes:
   0    done; also `inbox process` that SIGTERM has ended, with its running handlers finished
   1    something failed: the store, reading the input, the network, writing the output, starting the
-       handler command at all; also `inbox health` of what is not well
+       handler command or reaching its server at all; also `inbox health` of what is not well
   2    the command line is wrong
   3    some input lines were refused; all others were stored (with --strict, those before the first,
        and of one that only the store refuses the rest of its batch)

@@ -121,7 +121,7 @@ pub(crate) const LONGEST_RETRY_DELAY: Duration = Duration::from_secs(60 * 60);
 pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exit> {
     let retry = args.processing.retry_policy();
     let starts = Arc::<Starts>::default();
-    let handler = handler::from_args(&args.target, retry.clone(), &[], Arc::clone(&starts))?;
+    let handler = handler::from_args(&args.target, &args.processing, &[], Arc::clone(&starts))?;
     let listener = args.listen.map(server::bind).transpose()?;
     let store = store::open(&global.store).await?;
     let token = interrupt::token()?;
@@ -251,8 +251,8 @@ pub(crate) fn router(
     }
 }
 
-/// Processes until no message is pending or leased any more. Fails when the handler's command cannot be started at all;
-/// what runs then is finished, and all else handed back.
+/// Processes until no message is pending or leased any more. Fails when the handler's command cannot be started, or its
+/// server be reached, at all; what runs then is finished, and all else handed back.
 pub(crate) async fn drain(
     processor: &Processor,
     store: Arc<dyn Inbox>,

@@ -41,7 +41,7 @@ pub(crate) struct RunArgs {
 pub(crate) async fn run(global: &Global, args: RunArgs) -> Result<Exit> {
     let retry = args.processing.retry_policy();
     let starts = Arc::<Starts>::default();
-    let handler = handler::from_args(&args.target, retry.clone(), &[], Arc::clone(&starts))?;
+    let handler = handler::from_args(&args.target, &args.processing, &[], Arc::clone(&starts))?;
     store::check_is_not_inbox(&global.store, &args.input.file)?;
     let reader = input::open(&args.input).await?;
     let store = store::open_or_create(&global.store).await?;

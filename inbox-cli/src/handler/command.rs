@@ -22,7 +22,10 @@ use tokio::{
     time::timeout,
 };
 
-use super::{group::Group, starts::Starts};
+use super::{
+    group::Group,
+    starts::{PAUSE, Starts},
+};
 
 /// The exit code that means *never try again*: `EX_DATAERR` of sysexits.h.
 const DEAD: i32 = 65;
@@ -32,9 +35,6 @@ const KEPT_ERROR: usize = 1024;
 
 /// How long to wait for the end of standard error once the command itself has ended.
 const LAST_WORDS: Duration = Duration::from_secs(1);
-
-/// How long no command is started after one could not be.
-const NOT_STARTED: Duration = Duration::from_secs(2);
 
 /// Runs a command for each message.
 #[derive(Debug)]
@@ -71,8 +71,9 @@ impl Run {
                 Failure::retry(reason)
             }
             _ => {
-                self.starts.failed(&self.program, error, Instant::now());
-                Failure::pause(NOT_STARTED, reason)
+                self.starts
+                    .not_started(&self.program, error, Instant::now());
+                Failure::pause(PAUSE, reason)
             }
         }
     }

@@ -1,6 +1,9 @@
 //! An HTTP POST per message.
 
-use std::time::{Duration, SystemTime};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant, SystemTime},
+};
 
 use anyhow::Result;
 use async_trait::async_trait;
@@ -11,10 +14,14 @@ use reqwest::{
 };
 use sha2::{Digest as _, Sha256};
 
+use super::starts::{PAUSE, Starts};
 use crate::{args::wrong_usage, http_client};
 
 /// The longest wait that a server may ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(24 * 60 * 60);
+
+/// The longest wait for a connection.
+const LONGEST_CONNECT: Duration = Duration::from_secs(10);
 
 /// Posts each message to a URL.
 #[derive(Debug)]
@@ -22,16 +29,51 @@ pub(super) struct Post {
     url: Url,
     client: Client,
     retry: RetryPolicy,
+    starts: Arc<Starts>,
 }
 
 impl Post {
-    pub(super) fn new(url: &str, retry: RetryPolicy) -> Result<Self> {
+    /// Posts take no longer than `limit`, which is not up to this handler.
+    pub(super) fn new(
+        url: &str,
+        retry: RetryPolicy,
+        limit: Option<Duration>,
+        starts: Arc<Starts>,
+    ) -> Result<Self> {
         let Some(url) = http_client::parse(url) else {
             wrong_usage("--post must be an http or https URL, such as http://localhost:8080/hook");
         };
-        let client = http_client::build(&url, |client| client)?;
-        Ok(Self { url, client, retry })
+        let client =
+            http_client::build(&url, |client| client.connect_timeout(connect_limit(limit)))?;
+        Ok(Self {
+            url,
+            client,
+            retry,
+            starts,
+        })
     }
+
+    /// A server that cannot be reached has not seen the message, which that costs no attempt. What fails later may have
+    /// had its effect.
+    fn not_answered(&self, error: reqwest::Error) -> Failure {
+        let is_unsent = error.is_connect();
+        // The URL may hold credentials.
+        let reason = chain(&error.without_url());
+        if !is_unsent {
+            self.starts.succeeded();
+            return Failure::retry(reason);
+        }
+        let server = self.url.host_str().unwrap_or_default();
+        self.starts.not_reached(server, &reason, Instant::now());
+        Failure::pause(PAUSE, format!("cannot reach the server: {reason}"))
+    }
+}
+
+/// How long a connection may take where a post may take `limit`: less, or the limit would end it first, and nothing
+/// would tell that the message was not sent.
+fn connect_limit(limit: Option<Duration>) -> Duration {
+    let most = limit.map_or(LONGEST_CONNECT, |limit| limit.mul_f64(0.9));
+    most.min(LONGEST_CONNECT)
 }
 
 #[async_trait]
@@ -45,8 +87,8 @@ impl Handler for Post {
             .body(message.payload().clone())
             .send()
             .await
-            // The URL may hold credentials.
-            .map_err(|e| Failure::retry(chain(&e.without_url())))?;
+            .map_err(|error| self.not_answered(error))?;
+        self.starts.succeeded();
         let usual = self.retry.delay(context.attempts().started);
         answer(&response, usual)
     }
@@ -157,6 +199,14 @@ fn chain(error: &dyn std::error::Error) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_connection_ends_before_its_post_does() {
+        let seconds = Duration::from_secs;
+        assert_eq!(connect_limit(None), seconds(10));
+        assert_eq!(connect_limit(Some(seconds(30))), seconds(10));
+        assert_eq!(connect_limit(Some(seconds(10))), seconds(9));
+    }
 
     #[test]
     fn a_server_asks_for_seconds_or_a_date() {

@@ -8,10 +8,12 @@ mod starts;
 use std::sync::Arc;
 
 use anyhow::Result;
-use inbox::{Handler, Leased, RetryPolicy};
+use inbox::{Handler, Leased};
+
+use clap::Args;
 
 pub(crate) use self::{group::kill_all, starts::Starts};
-use clap::Args;
+use crate::commands::process::ProcessingArgs;
 
 pub(crate) const HELP: &str = "\
 A command is run once per message, with the payload on its standard input and in its environment:
@@ -46,7 +48,12 @@ name has a slash, \"sha256:…\" of both. Proxies are those of http_proxy and ht
 localhost and loopback addresses. Its answer:
   2xx                      processed
   400, 410, 413, 415, 422  dead at once
-  any other, or no answer: try again later, and not before Retry-After if given";
+  any other, or no answer: try again later, and not before Retry-After if given
+A server that cannot be reached (connection refused, no such host, a certificate that is not valid,
+no connection within ten seconds or nine tenths of --timeout) has not seen the message, and costs no
+attempt: as with a command that cannot be started, nothing is posted for two seconds, and so on, and
+`inbox run` and `inbox process --drain` end with exit code 1 after ten failures in a row. What
+breaks off later is an attempt.";
 
 #[derive(Debug, Args)]
 #[group(required = true, multiple = false, id = "target")]
@@ -60,18 +67,22 @@ pub(crate) struct TargetArgs {
 }
 
 /// The handler that the command line asks for. Fails before anything is claimed when it cannot
-/// work: a command that is not there, a URL that is not one. With `retry` its messages are tried again.
+/// work: a command that is not there, a URL that is not one. It is told how long it may run and when its messages are
+/// tried again.
 ///
-/// A command does not inherit the environment variables that are `secrets`. Whether it can be started is counted in
-/// `starts`.
+/// A command does not inherit the environment variables that are `secrets`. Whether it can be started, or the server be
+/// reached, is counted in `starts`.
 pub(crate) fn from_args(
     args: &TargetArgs,
-    retry: RetryPolicy,
+    processing: &ProcessingArgs,
     secrets: &[String],
     starts: Arc<Starts>,
 ) -> Result<Arc<dyn Handler>> {
     match (&args.post, args.command.split_first()) {
-        (Some(url), _) => Ok(Arc::new(http::Post::new(url, retry)?)),
+        (Some(url), _) => {
+            let (retry, limit) = (processing.retry_policy(), processing.time_limit(args));
+            Ok(Arc::new(http::Post::new(url, retry, limit, starts)?))
+        }
         (None, Some((program, arguments))) => {
             let run = command::Run::new(program, arguments, secrets, starts)?;
             Ok(Arc::new(run))

@@ -1,4 +1,5 @@
-//! Whether a handler's command can be started at all. Work that has an end does not wait for ever for one that cannot.
+//! Whether a handler's command can be started, or its server reached, at all. Work that has an end does not wait for ever
+//! for one that cannot.
 
 use std::{
     io,
@@ -10,17 +11,20 @@ use std::{
 use nix::errno::Errno;
 use tokio::sync::SetOnce;
 
+/// How long no message is tried after one could not be started.
+pub(super) const PAUSE: Duration = Duration::from_secs(2);
+
 /// So many failures in a row, with none that succeeds in between, are for good.
 const MOST_FAILED: u32 = 10;
 
-/// Failures within this time count as one: of as many commands as are started at once.
+/// Failures within this time count as one: of as many messages as are started at once.
 const AT_ONCE: Duration = Duration::from_secs(1);
 
-/// The starts of a handler's commands.
+/// The starts of a handler's commands, or the connections to its server.
 #[derive(Debug, Default)]
 pub(crate) struct Starts {
     failed: Mutex<Failed>,
-    /// Why the command is not expected to start any more.
+    /// Why none is expected to succeed any more.
     given_up: SetOnce<String>,
 }
 
@@ -32,7 +36,7 @@ struct Failed {
 }
 
 impl Starts {
-    /// Waits until the command is not expected to start any more; never ends before. Answers why, in one line.
+    /// Waits until none is expected to succeed any more; never ends before. Answers why, in one line.
     pub(crate) async fn given_up(&self) -> String {
         self.given_up.wait().await.clone()
     }
@@ -41,10 +45,21 @@ impl Starts {
         self.count(|failed| *failed = Failed::default());
     }
 
-    pub(super) fn failed(&self, program: &Path, error: &io::Error, now: Instant) {
-        if is_passing(error) {
-            return;
+    /// A command could not be started.
+    pub(super) fn not_started(&self, program: &Path, error: &io::Error, now: Instant) {
+        if !is_passing(error) {
+            self.fail(now, || not_started(program, error));
         }
+    }
+
+    /// A server could not be reached.
+    pub(super) fn not_reached(&self, server: &str, error: &str, now: Instant) {
+        self.fail(now, || {
+            format!("{server} could not be reached {MOST_FAILED} times in a row: {error}; {LEFT}")
+        });
+    }
+
+    fn fail(&self, now: Instant, reason: impl FnOnce() -> String) {
         let number = self.count(|failed| {
             let is_another = |last| now.saturating_duration_since(last) >= AT_ONCE;
             if failed.last.is_none_or(is_another) {
@@ -55,7 +70,7 @@ impl Starts {
         });
         if number >= MOST_FAILED {
             // The first reason stays.
-            let _ = self.given_up.set(reason(program, error));
+            let _ = self.given_up.set(reason());
         }
     }
 
@@ -65,7 +80,10 @@ impl Starts {
     }
 }
 
-fn reason(program: &Path, error: &io::Error) -> String {
+/// What becomes of the messages.
+const LEFT: &str = "what it has not handled is pending, with no attempt counted";
+
+fn not_started(program: &Path, error: &io::Error) -> String {
     let hint = match error.kind() {
         io::ErrorKind::NotFound => {
             " (if it is there, look at its first line: the interpreter may be missing, or the line end in CR LF)"
@@ -73,8 +91,7 @@ fn reason(program: &Path, error: &io::Error) -> String {
         _ => "",
     };
     format!(
-        "{} could not be started {MOST_FAILED} times in a row: {error}{hint}; what it has not handled is pending, with \
-         no attempt counted",
+        "{} could not be started {MOST_FAILED} times in a row: {error}{hint}; {LEFT}",
         program.display()
     )
 }
@@ -102,7 +119,7 @@ mod tests {
         for second in seconds {
             let error = io::Error::from_raw_os_error(errno as i32);
             let now = begin + Duration::from_secs(second);
-            starts.failed(Path::new("./handler"), &error, now);
+            starts.not_started(Path::new("./handler"), &error, now);
         }
     }
 

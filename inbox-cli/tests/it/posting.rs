@@ -3,12 +3,17 @@
 use std::{
     collections::BTreeSet,
     io::{Read, Write},
-    net::TcpListener,
+    net::{TcpListener, TcpStream},
+    process::Stdio,
     sync::{Arc, Mutex},
     thread,
+    time::Duration,
 };
 
-use crate::support::{Place, event, events};
+use nix::sys::signal::Signal;
+use tokio::net::TcpSocket;
+
+use crate::support::{Place, event, events, finish, signal, wait_for};
 
 #[test]
 fn http_answers_decide() {
@@ -202,22 +207,32 @@ pub(crate) fn proxy() -> String {
 fn what_is_posted_to_this_machine_goes_by_no_proxy() {
     let place = Place::new();
     let proxy = proxy();
-    let post = |id: &str, url: &str| {
-        place.file("in.ndjson", event(id, "t", "{}"));
-        let run = ["run", "in.ndjson", "--max-attempts", "1", "--post", url];
-        let output = place.command(&run).env("http_proxy", &proxy).output();
-        crate::support::finish(output.unwrap())
-    };
     // Nothing listens there.
     for url in [
         "http://127.0.0.1:1/",
         "http://localhost:1/",
         "http://[::1]:1/",
     ] {
-        post(url, url).exits(4);
+        place
+            .inbox_with(&["ingest", "-"], event(url, "t", "{}").as_bytes())
+            .exits(0);
+        let mut command = place.command(&["process", "--post", url]);
+        command
+            .env("http_proxy", &proxy)
+            .stderr(std::fs::File::create(place.path("stderr")).unwrap());
+        let mut child = command.spawn().unwrap();
+        wait_for("the words", || {
+            place.read("stderr").contains("cannot reach the server")
+        });
+        // In order, or the lease would keep the message.
+        signal(&child, Signal::SIGTERM);
+        child.wait().unwrap();
     }
-    assert_eq!(place.stats().dead, 3);
-    post("elsewhere", "http://inbox.invalid/").exits(0);
+    assert_eq!(place.stats().processed, 0);
+    let elsewhere = ["process", "--drain", "--post", "http://inbox.invalid/"];
+    let output = place.command(&elsewhere).env("http_proxy", &proxy).output();
+    finish(output.unwrap()).exits(0);
+    assert_eq!(place.stats().processed, 3);
 }
 
 /// An answer that says by a date when to come again.
@@ -229,7 +244,7 @@ fn a_server_may_ask_for_a_retry_by_date() {
         for stream in listener.incoming() {
             let mut stream = stream.unwrap();
             let request = read_request(&mut stream);
-            let hours = |hours: u64| std::time::Duration::from_secs(hours * 3600);
+            let hours = |hours: u64| Duration::from_secs(hours * 3600);
             // The server's clock is a day ahead.
             let now = std::time::SystemTime::now() + hours(24);
             let at = match request.contains("inbox-id: past\r\n") {
@@ -252,7 +267,7 @@ fn a_server_may_ask_for_a_retry_by_date() {
     let mut child = place.start(&process);
     let state = |id: &str| place.inbox(&["show", id, "--json"]).exits(0).json()[0].clone();
     // What is past asks for nothing: it is tried again as the policy says, and dead then.
-    crate::support::wait_for("both", || {
+    wait_for("both", || {
         state("past")["state"] == "dead" && state("future")["attempts_finished"] == 1
     });
     child.kill().unwrap();
@@ -284,7 +299,7 @@ fn a_server_cannot_ask_for_an_earlier_retry_than_the_usual_one() {
         .exits(0);
     let mut child = place.start(&["process", "--retry-delay", "1h", "--post", &url]);
     let record = || place.inbox(&["show", "a", "--json"]).exits(0).json()[0].clone();
-    crate::support::wait_for("an attempt", || record()["attempts_finished"] == 1);
+    wait_for("an attempt", || record()["attempts_finished"] == 1);
     child.kill().unwrap();
     child.wait().unwrap();
     let due = inbox_dashboard::text::parse_time(record()["due_at"].as_str().unwrap()).unwrap();
@@ -293,24 +308,113 @@ fn a_server_cannot_ask_for_an_earlier_retry_than_the_usual_one() {
     assert!(wait.as_secs() > 20 * 60, "{wait:?}");
 }
 
-#[test]
-fn an_endpoint_that_is_not_there_is_retried_without_showing_its_credentials() {
+/// Defect: two minutes without it made all that was due dead.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_server_that_is_away_for_a_while_costs_no_attempt() {
+    let place = Place::new();
+    place.file("in.ndjson", events(5));
+    // Nobody listens there at first, and nobody else may.
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let url = format!("http://{}/", socket.local_addr().unwrap());
+    let run = ["run", "in.ndjson", "--max-attempts", "1", "--post", &url];
+    let mut command = place.command(&run);
+    command
+        .stdout(Stdio::piped())
+        .stderr(std::fs::File::create(place.path("stderr")).unwrap());
+    let child = command.spawn().unwrap();
+    tokio::task::block_in_place(|| {
+        wait_for("the words", || {
+            place.read("stderr").contains("cannot reach the server")
+        });
+    });
+    let listener = socket.listen(128).unwrap().into_std().unwrap();
+    let server = axum_server::from_tcp(listener).unwrap();
+    let app = axum::Router::new().route("/", axum::routing::post(async || ()));
+    tokio::spawn(server.serve(app.into_make_service()));
+    let ended = tokio::task::block_in_place(|| child.wait_with_output().unwrap());
+    finish(ended).exits(0);
+    let listed = place.inbox(&["list", "--json"]).exits(0).json();
+    assert_eq!(listed.len(), 5);
+    for record in listed {
+        assert_eq!(record["state"], "processed", "{record}");
+        assert_eq!(record["attempts_started"], 1, "{record}");
+    }
+}
+
+/// As a host that is down.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_connection_that_takes_too_long_costs_no_attempt() {
+    let socket = TcpSocket::new_v4().unwrap();
+    socket.bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let listener = socket.listen(0).unwrap();
+    let address = listener.local_addr().unwrap();
+    // Once its queue is full, the system answers no further connection.
+    let patience = Duration::from_millis(200);
+    let queue: Vec<_> = std::iter::repeat_with(|| TcpStream::connect_timeout(&address, patience))
+        .take_while(Result::is_ok)
+        .collect();
     let place = Place::new();
     place.file("in.ndjson", event("a", "t", "{}"));
-    let output = place
-        .inbox(&[
-            "run",
-            "in.ndjson",
-            "--max-attempts",
-            "1",
-            "--post",
-            "http://user:secret@127.0.0.1:1/",
-        ])
-        .exits(4);
-    let shown = place.inbox(&["show", "a"]).exits(0);
-    assert!(shown.stdout.contains("refused"), "{shown:?}");
-    assert!(!format!("{output:?}{shown:?}").contains("secret"));
-    place
+    place.inbox(&["ingest", "in.ndjson"]).exits(0);
+    let url = format!("http://{address}/");
+    let process = ["process", "--max-attempts", "1", "--timeout", "1s"];
+    let mut child = place.start(&[&process[..], &["--post", &url]].concat());
+    let record = || place.inbox(&["show", "a", "--json"]).exits(0).json()[0].clone();
+    tokio::task::block_in_place(|| {
+        wait_for("a failure", || record()["last_error"].is_string());
+    });
+    child.kill().unwrap();
+    child.wait().unwrap();
+    drop(queue);
+    assert_eq!(record()["state"], "pending");
+    assert_eq!(record()["attempts_started"], 0);
+}
+
+/// The request may have had its effect.
+#[test]
+fn an_answer_that_breaks_off_is_an_attempt() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let url = format!("http://{}/", listener.local_addr().unwrap());
+    thread::spawn(move || {
+        for stream in listener.incoming() {
+            read_request(&mut stream.unwrap());
+        }
+    });
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{}"));
+    let run = ["run", "in.ndjson", "--max-attempts", "1", "--post", &url];
+    place.inbox(&run).exits(4);
+    assert_eq!(place.stats().dead, 1);
+}
+
+#[test]
+fn work_ends_when_its_server_can_never_be_reached_without_showing_its_credentials() {
+    let places = [Place::new(), Place::new()];
+    let urls = [
+        ("http://user:secret@127.0.0.1:1/", "refused"),
+        ("http://user:secret@inbox.invalid/", "dns error"),
+    ];
+    // Both at once, as each takes some time.
+    let pairs = places.iter().zip(urls);
+    let children: Vec<_> = pairs
+        .map(|(place, (url, reason))| {
+            place.file("in.ndjson", event("a", "t", "{}"));
+            (place.start(&["run", "in.ndjson", "--post", url]), reason)
+        })
+        .collect();
+    for (place, (child, reason)) in places.iter().zip(children) {
+        let output = finish(child.wait_with_output().unwrap())
+            .exits(1)
+            .complains("could not be reached 10 times in a row")
+            .complains(reason);
+        let shown = place.inbox(&["show", "a"]).exits(0).says(reason);
+        assert!(!format!("{output:?}{shown:?}").contains("secret"));
+        let record = place.inbox(&["show", "a", "--json"]).exits(0).json();
+        assert_eq!(record[0]["state"], "pending");
+        assert_eq!(record[0]["attempts_started"], 0);
+    }
+    places[0]
         .inbox(&["process", "--post", "ftp://x"])
         .exits(2)
         .complains("http or https");

@@ -484,7 +484,7 @@ fn handlers(
             ),
         };
         let args = config.into_args(grace);
-        let handler = handler::from_args(&target, args.retry_policy(), secrets, Arc::default())
+        let handler = handler::from_args(&target, &args, secrets, Arc::default())
             .map_err(|error| source.wrong(&format!("{key}.command"), span, error))?;
         let limit = args.time_limit(&target);
         planned.push(PlannedHandler {
