@@ -90,6 +90,15 @@ pub(crate) fn json(value: &impl Serialize) -> Result<()> {
     line(serde_json::to_string(value)?)
 }
 
+/// What a dry run has counted, or the most that it can be.
+pub(crate) fn dry_run(number: u64, is_most: bool, would: &str) -> String {
+    let most = if is_most { "up to " } else { "" };
+    match number {
+        0 => format!("no message {would}"),
+        number => format!("{most}{} {would}", messages(number)),
+    }
+}
+
 /// A table without borders. Never wrapped: ids are there to be copied, and lines to be grepped.
 pub(crate) fn table(headings: &[&str]) -> Table {
     let mut table = Table::new();
@@ -124,6 +133,13 @@ fn log_line(line: &str) -> Cow<'_, str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_dry_run_says_how_many_it_would_be() {
+        assert_eq!(dry_run(0, true, "would go"), "no message would go");
+        assert_eq!(dry_run(1, false, "would go"), "1 message would go");
+        assert_eq!(dry_run(2, true, "would go"), "up to 2 messages would go");
+    }
 
     #[test]
     fn what_is_printed_is_harmless() {

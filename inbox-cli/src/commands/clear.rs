@@ -34,8 +34,11 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
         if global.json {
             output::json(&json!({ "dry_run": true, "cleared": number }))?;
         } else {
-            let number = output::messages(number);
-            output::line(format!("{number} would be deleted; with --yes they are"))?;
+            let mut line = output::dry_run(number, false, "would be deleted");
+            if number > 0 {
+                line.push_str("; with --yes they are");
+            }
+            output::line(line)?;
         }
         return Ok(Exit::Ok);
     }

@@ -108,8 +108,7 @@ pub(crate) async fn intervene(
         if global.json {
             output::json(&json!({ "dry_run": true, verb.done: number }))?;
         } else {
-            let most = if verb.needs_payload { "up to " } else { "" };
-            output::line(format!("{most}{} {}", output::messages(number), verb.would))?;
+            output::line(output::dry_run(number, verb.needs_payload, verb.would))?;
         }
         return Ok(Exit::Ok);
     }

@@ -4,7 +4,9 @@ use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use clap::Args;
-use inbox::{HandlerName, Inbox, Janitor, PurgeRequest, Retention, State, Sweep, SweepError};
+use inbox::{
+    Filter, HandlerName, Inbox, Janitor, PurgeRequest, Retention, State, Sweep, SweepError,
+};
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
@@ -34,6 +36,10 @@ pub(crate) struct PurgeArgs {
     /// Delete nothing, and drop only payloads and results: duplicates are still refused
     #[arg(long, conflicts_with = "archive")]
     pub(crate) drop_payloads: bool,
+    /// Change nothing, write no archive, and say how many messages it would be. With --drop-payloads, those
+    /// that have no payload and no result any more count, too
+    #[arg(long)]
+    pub(crate) dry_run: bool,
     /// Delete up to this many at a time
     #[arg(long, value_name = "N", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub(crate) slice: u32,
@@ -47,6 +53,9 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
         store::check_is_not_inbox(&global.store, file)?;
     }
     let store = store::open(&global.store).await?;
+    if args.dry_run {
+        return count(global, store.as_ref(), args).await;
+    }
     // Before signals are caught, since a named pipe may have no reader for long.
     let archive = match &args.archive {
         None => None,
@@ -91,6 +100,27 @@ pub(crate) async fn run(global: &Global, args: PurgeArgs) -> Result<Exit> {
         ended => ended?,
     }
     Ok(interrupt::exit(&token, Exit::Ok))
+}
+
+/// Says how many messages it would be.
+async fn count(global: &Global, inbox: &dyn Inbox, args: PurgeArgs) -> Result<Exit> {
+    let filter = Filter {
+        states: args.states.into_iter().map(Into::into).collect(),
+        handler: args.handler,
+        finished_longer_ago: Some(args.older_than),
+        ..Filter::default()
+    };
+    let number = store::waiting(&global.store, inbox.count(&filter)).await?;
+    let (figure, would) = match args.drop_payloads {
+        true => ("payloads_dropped", "would lose payload and result"),
+        false => ("purged", "would be purged"),
+    };
+    if global.json {
+        output::json(&json!({ "dry_run": true, figure: number }))?;
+    } else {
+        output::line(output::dry_run(number, args.drop_payloads, would))?;
+    }
+    Ok(Exit::Ok)
 }
 
 /// Drops payloads of any final state, which is an operator's decision and no retention, step by step until

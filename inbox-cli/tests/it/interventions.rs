@@ -66,7 +66,11 @@ fn interventions_by_filter_and_their_refusals() {
         place
             .inbox(&["replay", "--all", "--kind", "bad", "--dry-run"])
             .exits(0)
-            .says("2 messages would be replayed");
+            .says("up to 2 messages would be replayed");
+        place
+            .inbox(&["replay", "--all", "--kind", "other", "--dry-run"])
+            .exits(0)
+            .says("no message would be replayed");
         place
             .inbox(&["discard", "a"])
             .exits(0)
@@ -110,6 +114,25 @@ fn purging_archives_first_and_ends_protection() {
             .inbox(&["purge", "--older-than", "1h"])
             .exits(0)
             .says("0 messages purged");
+        for (older_than, would) in [("1h", "no message"), ("0s", "5 messages")] {
+            let dry_run = ["--dry-run", "--archive", "dry.ndjson"];
+            place
+                .inbox(&[&["purge", "--older-than", older_than][..], &dry_run].concat())
+                .exits(0)
+                .says(&format!("{would} would be purged\n"));
+        }
+        assert!(!place.path("dry.ndjson").exists());
+        let dead = ["purge", "--older-than", "0s", "--state", "dead"];
+        let counted = place.inbox(&[&dead[..], &["--dry-run", "--json"]].concat());
+        let nothing = serde_json::json!({"dry_run": true, "purged": 0});
+        assert_eq!(counted.exits(0).json(), [nothing]);
+        let drop = ["purge", "--older-than", "0s", "--drop-payloads"];
+        place
+            .inbox(&[&drop[..], &["--dry-run"]].concat())
+            .exits(0)
+            .says("up to 5 messages would lose payload and result");
+        let shown = place.inbox(&["show", "e0", "--json"]).exits(0).json();
+        assert_eq!(shown[0]["payload"], "{}");
         place
             .inbox(&[
                 "purge",
