@@ -265,8 +265,8 @@ pub(crate) struct FilterArgs {
     /// without them
     #[arg(long, value_name = "TEXT")]
     pub(crate) error: Option<String>,
-    /// Only messages whose last error is of this type, as `inbox dead` prints it; where it prints a text,
-    /// --error takes a part of that
+    /// Only messages whose last error is of this type, as `inbox dead` prints it in front of the text of a sample;
+    /// where it prints a text alone, --error takes a part of that
     #[arg(long, value_name = "TYPE", value_parser = error_type)]
     pub(crate) error_type: Option<ErrorType>,
     /// Only messages with this id, of whichever handler; repeat it for several

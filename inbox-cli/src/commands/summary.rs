@@ -98,8 +98,6 @@ fn print(groups: &[MessageGroup], when: When) -> Result<()> {
         "handler", "kind", "error", "messages", first, last, "sample",
     ]);
     for group in groups {
-        let error_type = group.error_type.as_ref().map(inbox::ErrorType::as_str);
-        let error = error_type.or(group.error_shape.as_deref()).unwrap_or("-");
         let span = match when {
             When::Finished => group.finished,
             When::Due => Some(group.due),
@@ -115,7 +113,7 @@ fn print(groups: &[MessageGroup], when: When) -> Result<()> {
         table.add_row([
             output::cell(group.handler.as_str(), 40),
             output::cell(group.kind.as_str(), 60),
-            output::cell(error, 80),
+            error(group),
             output::count(group.messages),
             first,
             last,
@@ -123,4 +121,60 @@ fn print(groups: &[MessageGroup], when: When) -> Result<()> {
         ]);
     }
     output::print(table)
+}
+
+/// How much is printed of the text of an error behind its type, in characters.
+const SAMPLE_TEXT: usize = 60;
+
+/// The type of the group's errors in front of the text of one, or what their texts have in common.
+fn error(group: &MessageGroup) -> String {
+    match &group.error_type {
+        // The type is whole: --error-type takes it.
+        Some(error_type) => {
+            let sample = group.sample_error.as_deref().unwrap_or_default();
+            let most = error_type.prefix().chars().count() + SAMPLE_TEXT;
+            output::cell(sample, most)
+        }
+        None => output::cell(group.error_shape.as_deref().unwrap_or("-"), 80),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::SystemTime;
+
+    use inbox::{ErrorType, Key, Kind, MessageId, Span};
+
+    use super::*;
+
+    fn group(error: &str) -> MessageGroup {
+        let handler = HandlerName::new("h").unwrap();
+        let now = SystemTime::now();
+        let span = Span {
+            first: now,
+            last: now,
+        };
+        MessageGroup {
+            handler: handler.clone(),
+            kind: Kind::new("k").unwrap(),
+            error_type: ErrorType::of(error),
+            error_shape: Some("shape".into()),
+            messages: 1,
+            accepted: span,
+            due: span,
+            finished: None,
+            sample: Key::new(handler, MessageId::new("a").unwrap()),
+            sample_error: Some(error.into()),
+        }
+    }
+
+    #[test]
+    fn an_error_type_comes_with_the_text_of_a_sample() {
+        let sample = "serde_json::error::Error: expected value\nat line 1";
+        let printed = "serde_json::error::Error: expected value at line 1";
+        assert_eq!(error(&group(sample)), printed);
+        let long = format!("a::B: {}", "x".repeat(100));
+        assert_eq!(error(&group(&long)), format!("a::B: {}…", "x".repeat(60)));
+        assert_eq!(error(&group("timeout: no answer")), "shape");
+    }
 }
