@@ -39,7 +39,7 @@ pub(crate) async fn open(url: &str) -> Result<Arc<dyn Inbox>> {
 }
 
 async fn open_existing(url: &str) -> Result<Arc<dyn Inbox>> {
-    check(url)?;
+    check(url);
     let store = match connected(&without_creating(url)).await {
         // Of a server it is the database that is missing, and that is not ours to create.
         Err(e) if e.kind() == ErrorKind::SchemaMissing && is_file(url) => bail!(no_inbox(url)),
@@ -84,9 +84,18 @@ pub(crate) async fn open_or_create(url: &str) -> Result<Arc<dyn Inbox>> {
     }
 }
 
+/// Warns where what a command stores is gone with its end.
+pub(crate) fn warn_if_not_kept(url: &str) {
+    if StoreKind::of(url) == Some(StoreKind::Memory) {
+        output::note(
+            "inbox: nothing is kept in memory after this command; to keep it, name another store",
+        );
+    }
+}
+
 /// Connects without looking at the schema.
 pub(crate) async fn connect(url: &str) -> Result<Arc<dyn Inbox>> {
-    check(url)?;
+    check(url);
     let connected = waiting(url, connected(url)).await;
     connected.with_context(|| cannot_open(url))
 }
@@ -124,32 +133,22 @@ fn no_inbox(url: &str) -> String {
     format!("there is no inbox at {shown}; set one up with `inbox schema create`{other}")
 }
 
-/// Fails when the store that `url` names was left out of this build, and says how to add it. Ends
-/// the program when no store understands the URL, as any wrong option does.
-pub(crate) fn check(url: &str) -> Result<()> {
-    left_out_of_build(url)?;
-    if let Err(reason) = parse(url) {
+/// Ends the program when no store of this build understands the URL, as any wrong option does.
+pub(crate) fn check(url: &str) {
+    if let Err(reason) = understand(url) {
         // One line, as of a store that cannot be opened.
         output::note(format_args!("inbox: the store's URL: {reason}"));
         std::process::exit(exit::USAGE.into())
     }
-    Ok(())
 }
 
-/// The same for a URL that the caller can point at: why this build does not understand it.
+/// The same for a URL that the caller can point at: why this build does not understand it, and how to add its store
+/// if it was left out.
 pub(crate) fn understand(url: &str) -> Result<(), String> {
-    left_out_of_build(url).map_err(|error| error.to_string())?;
-    parse(url)
-}
-
-fn left_out_of_build(url: &str) -> Result<()> {
-    match StoreKind::of(url).filter(|kind| !kind.is_built()) {
-        Some(kind) => Err(left_out(&format!("use {}", kind.name()), kind.feature())),
-        None => Ok(()),
+    if let Some(kind) = StoreKind::of(url).filter(|kind| !kind.is_built()) {
+        let error = left_out(&format!("use {}", kind.name()), kind.feature());
+        return Err(error.to_string());
     }
-}
-
-fn parse(url: &str) -> Result<(), String> {
     match inbox::ddl(url) {
         Err(error) if error.kind() == ErrorKind::Invalid => Err(error.context().to_owned()),
         _ => Ok(()),

@@ -72,6 +72,7 @@ pub(crate) async fn run(global: &Global, args: IngestArgs) -> Result<Exit> {
 pub(crate) async fn open(global: &Global, args: &InputArgs) -> Result<(Reader, Arc<dyn Inbox>)> {
     store::check_is_not_inbox(&global.store, &args.file)?;
     let reader = input::open(args).await?;
+    store::warn_if_not_kept(&global.store);
     Ok((reader, store::open_or_create(&global.store).await?))
 }
 

@@ -37,7 +37,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
     let url = &global.store;
     match command {
         SchemaCommand::Ddl => {
-            check(url)?;
+            check(url);
             let ddl = inbox::ddl(url)?;
             if global.json {
                 output::json(&json!({ "ddl": ddl }))?;
@@ -46,7 +46,7 @@ pub(crate) async fn run(global: &Global, command: &SchemaCommand) -> Result<Exit
             }
         }
         SchemaCommand::ExistsQuery => {
-            check(url)?;
+            check(url);
             let query = inbox::exists_query(url)?;
             if global.json {
                 output::json(&json!({ "exists_query": query }))?;

@@ -308,6 +308,19 @@ fn an_unknown_store_lists_what_there_is() {
         .complains("sqlite");
 }
 
+#[test]
+fn what_is_ingested_into_memory_is_said_to_be_lost() {
+    let place = Place::new();
+    let ingest = ["ingest", "-", "--store", "memory://"];
+    place
+        .inbox_with(&ingest, events(1).as_bytes())
+        .exits(0)
+        .says("1 accepted")
+        .complains("nothing is kept in memory");
+    let output = place.inbox_with(&["ingest", "-"], events(1).as_bytes());
+    assert_eq!(output.exits(0).stderr, "");
+}
+
 /// A wrong URL is a wrong command line, in whichever command and on whichever store.
 #[test]
 fn a_store_that_no_url_names_is_wrong_usage() {
@@ -380,7 +393,7 @@ fn a_store_that_is_left_out_says_how_to_add_it() {
         (
             "mongodb://u:hunter2@127.0.0.1:1/d",
             cfg!(feature = "mongo"),
-            "mongodb",
+            "mongo",
         ),
     ] {
         if is_built {
@@ -396,7 +409,7 @@ fn a_store_that_is_left_out_says_how_to_add_it() {
         ] {
             let output = place.command(command).env("INBOX_STORE", url).output();
             let output = support::finish(output.unwrap())
-                .exits(1)
+                .exits(2)
                 .complains(&format!("without the feature `{feature}`"))
                 .complains(&format!(
                     "cargo install --path inbox-cli --features {feature}"

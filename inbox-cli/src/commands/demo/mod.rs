@@ -89,7 +89,7 @@ pub(crate) async fn run(global: &Global, args: DemoArgs) -> Result<Exit> {
         Some(StoreKind::Mongo) => wrong_usage(
             "the demo has no stage on MongoDB; it plays on SQLite, PostgreSQL, MySQL and MariaDB",
         ),
-        _ => store::check(&global.store)?,
+        _ => store::check(&global.store),
     }
     if matches!(kind, Some(StoreKind::Postgres | StoreKind::MySql)) && args.keep.is_some() {
         wrong_usage("--keep is for a demo on SQLite");

@@ -34,7 +34,9 @@ pub(crate) struct ReceiveArgs {
 }
 
 pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
-    check_is_built(&args.from)?;
+    if let Err(reason) = check_is_built(&args.from) {
+        wrong_usage(format_args!("--from: {reason}"));
+    }
     if let Err(reason) = args.rules.check_keep_rejected() {
         wrong_usage(format_args!("--keep-rejected: {reason}"));
     }
@@ -43,6 +45,7 @@ pub(crate) async fn run(global: &Global, args: ReceiveArgs) -> Result<Exit> {
         .mapping()
         .and_then(|mapping| Broker::new(&args.from, mapping))
         .unwrap_or_else(|reason| wrong_usage(format_args!("--from: {reason}")));
+    store::warn_if_not_kept(&global.store);
     let store = store::open_or_create(&global.store).await?;
     let token = interrupt::token()?;
     let bar = progress::counter(global, "messages received");

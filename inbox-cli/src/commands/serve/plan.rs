@@ -114,7 +114,7 @@ pub(super) async fn read(global: &Global, args: &ServeArgs) -> Result<Plan> {
         }
         _ => {
             plan.store.clone_from(&global.store);
-            store::check(&plan.store)?;
+            store::check(&plan.store);
         }
     }
     let has_front = plan.api.is_some() || plan.dashboard.is_some() || !plan.webhooks.is_empty();
