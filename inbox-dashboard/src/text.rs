@@ -35,6 +35,13 @@ pub fn count_of(number: u64, noun: &str) -> String {
     format!("{} {noun}{ending}", count(number))
 }
 
+/// How many attempts have ended with their worker: `1 crashed or lost its lease`.
+#[must_use]
+pub fn crashes(number: u32) -> String {
+    let whose = if number == 1 { "its" } else { "their" };
+    format!("{number} crashed or lost {whose} lease")
+}
+
 /// A duration in its largest two units: `3d 4h`, `12m 5s`, `250ms`.
 #[must_use]
 pub fn duration(duration: Duration) -> String {
@@ -152,6 +159,8 @@ mod tests {
         assert_eq!(count(999), "999");
         assert_eq!(count(1_234_567), "1,234,567");
         assert_eq!(messages(1), "1 message");
+        assert_eq!(crashes(1), "1 crashed or lost its lease");
+        assert_eq!(crashes(2), "2 crashed or lost their lease");
     }
 
     #[test]

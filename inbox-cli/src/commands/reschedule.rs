@@ -20,11 +20,19 @@ pub(crate) struct RescheduleArgs {
     #[command(flatten)]
     pub(crate) selection: SelectionArgs,
     /// Due at this moment, such as 2030-01-31T08:00:00Z; at once if it has passed
-    #[arg(long, value_name = "MOMENT", group = "when", value_parser = parse_time)]
+    #[arg(long, value_name = "MOMENT", group = "when", value_parser = moment)]
     pub(crate) due: Option<SystemTime>,
     /// Due this long from now, such as 90s, 12h or 7d; 0s is now
     #[arg(long, value_name = "TIME", group = "when", value_parser = duration)]
     pub(crate) after: Option<Duration>,
+}
+
+/// A moment. A time from now is another option's.
+fn moment(text: &str) -> Result<SystemTime, String> {
+    parse_time(text).map_err(|expected| match duration(text) {
+        Ok(_) => format!("{expected}; `--after {text}` is that long from now"),
+        Err(_) => expected,
+    })
 }
 
 const RESCHEDULED: Verb = Verb {

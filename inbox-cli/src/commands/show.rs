@@ -3,7 +3,10 @@
 use anyhow::{Result, bail};
 use clap::Args;
 use inbox::{HandlerName, PastAttempt, PastIntervention, Record, State};
-use inbox_dashboard::{text::intervention, view::WholeView};
+use inbox_dashboard::{
+    text::{crashes, intervention},
+    view::WholeView,
+};
 
 use crate::{
     args::{Global, wrong_usage},
@@ -196,6 +199,6 @@ fn attempts(record: &Record) -> String {
     if crashed == 0 {
         started.to_string()
     } else {
-        format!("{started}, of which {crashed} crashed or lost their lease")
+        format!("{started}, of which {}", crashes(crashed))
     }
 }

@@ -155,6 +155,10 @@ fn what_is_scheduled_is_shown_and_rescheduled() {
         place
             .inbox(&["reschedule", "e1", "--due", "tomorrow"])
             .exits(2);
+        place
+            .inbox(&["reschedule", "e1", "--due", "2h"])
+            .exits(2)
+            .complains("`--after 2h` is that long from now");
     });
 }
 

@@ -65,7 +65,7 @@ fn facts(record: &Record, place: Option<&Place>) -> Markup {
             dt { "Attempts" }
             dd {
                 (attempts.started)
-                @if crashed > 0 { ", of which " (crashed) " crashed or lost their lease" }
+                @if crashed > 0 { ", of which " (text::crashes(crashed)) }
             }
             @if record.replays > 0 { dt { "Replays" } dd { (record.replays) } }
             @if let Some(leased) = record.leased_at { dt { "Last leased" } dd { (moment(leased)) } }
