@@ -5,6 +5,7 @@ use clap::Args;
 use inbox::{Filter, HandlerName, Slice, State};
 use serde_json::json;
 
+use super::known_handlers;
 use crate::{args::Global, exit::Exit, interrupt, output, store};
 
 #[derive(Debug, Args)]
@@ -26,7 +27,7 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
     if !args.yes {
         let states = State::ALL.into_iter();
         let filter = Filter {
-            handler: Some(args.handler),
+            handler: Some(args.handler.clone()),
             states: states.filter(|state| *state != State::Leased).collect(),
             ..Filter::default()
         };
@@ -39,6 +40,9 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
                 line.push_str("; with --yes they are");
             }
             output::line(line)?;
+        }
+        if number == 0 {
+            known_handlers::note_unknown(global, store.as_ref(), &args.handler).await;
         }
         return Ok(Exit::Ok);
     }
@@ -65,6 +69,9 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
         output::json(&json!({ "cleared": cleared }))?;
     } else if !global.quiet {
         output::line(format!("{} deleted", output::messages(cleared)))?;
+    }
+    if cleared == 0 && !token.is_cancelled() {
+        known_handlers::note_unknown(global, store.as_ref(), &args.handler).await;
     }
     Ok(interrupt::exit(&token, Exit::Ok))
 }

@@ -6,6 +6,7 @@ use inbox::{Filter, Inbox, Intervention, Key, Operate, Page, Progress, Slice, St
 use serde_json::json;
 use tokio_util::sync::CancellationToken;
 
+use super::known_handlers;
 use crate::{
     args::{Global, SelectionArgs},
     exit::Exit,
@@ -102,6 +103,12 @@ pub(crate) async fn intervene(
     one: impl AsyncFn(&dyn Operate, &Key) -> inbox::Result<Intervention>,
     many: impl AsyncFn(&dyn Operate, &Filter, &Slice) -> inbox::Result<Progress>,
 ) -> Result<Exit> {
+    let handler = selection.handler.clone().filter(|_| selection.all);
+    let found_nothing = async || {
+        if let Some(handler) = &handler {
+            known_handlers::note_unknown(global, store, handler).await;
+        }
+    };
     if selection.all && selection.dry_run {
         let filter = verb.all(selection.filter.filter(selection.handler, states));
         let number = store::waiting(&global.store, store.count(&filter)).await?;
@@ -109,6 +116,9 @@ pub(crate) async fn intervene(
             output::json(&json!({ "dry_run": true, verb.done: number }))?;
         } else {
             output::line(output::dry_run(number, verb.needs_payload, verb.would))?;
+        }
+        if number == 0 {
+            found_nothing().await;
         }
         return Ok(Exit::Ok);
     }
@@ -143,6 +153,9 @@ pub(crate) async fn intervene(
         work.report(verb)?;
     }
     check_ids(ended)?;
+    if work.changed == 0 && !work.token.is_cancelled() {
+        found_nothing().await;
+    }
     let exit = if work.refusals.is_empty() {
         Exit::Ok
     } else {

@@ -12,6 +12,7 @@ pub(crate) mod discard;
 pub(crate) mod health;
 pub(crate) mod import_keys;
 pub(crate) mod ingest;
+mod known_handlers;
 pub(crate) mod list;
 mod own_pauses;
 pub(crate) mod pause;

@@ -6,11 +6,12 @@ use inbox::HandlerName;
 use inbox_dashboard::command_pauses;
 use serde_json::json;
 
+use super::known_handlers;
 use crate::{args::Global, exit::Exit, output, store};
 
 #[derive(Debug, Args)]
 pub(crate) struct PauseArgs {
-    /// The handler; it need not have messages. What is being worked on may end. If `inbox import-keys`
+    /// The handler; it need not have messages, and a note says if it has none. What is being worked on may end. If `inbox import-keys`
     /// or `inbox copy` has paused it, it stays paused when that is done, too
     #[arg(value_name = "HANDLER")]
     pub(crate) handler: HandlerName,
@@ -27,7 +28,9 @@ pub(crate) async fn pause(global: &Global, args: &PauseArgs) -> Result<Exit> {
     let store = store::open(&global.store).await?;
     let pausing = command_pauses::pause(&*store, &args.handler);
     store::waiting(&global.store, pausing).await?;
-    report(global, &args.handler, true, "is paused")
+    report(global, &args.handler, true, "is paused")?;
+    known_handlers::note_unknown(global, store.as_ref(), &args.handler).await;
+    Ok(Exit::Ok)
 }
 
 pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
@@ -43,15 +46,16 @@ pub(crate) async fn resume(global: &Global, args: &ResumeArgs) -> Result<Exit> {
         true => "is handed out again",
         false => "was not paused",
     };
-    report(global, &args.handler, false, what)
+    report(global, &args.handler, false, what)?;
+    Ok(Exit::Ok)
 }
 
-fn report(global: &Global, handler: &HandlerName, paused: bool, what: &str) -> Result<Exit> {
+fn report(global: &Global, handler: &HandlerName, paused: bool, what: &str) -> Result<()> {
     if global.json {
         output::json(&json!({ "handler": handler, "paused": paused }))?;
     } else if !global.quiet {
         let handler = output::cell(handler.as_str(), usize::MAX);
         output::line(format!("{handler} {what}"))?;
     }
-    Ok(Exit::Ok)
+    Ok(())
 }

@@ -23,7 +23,7 @@ use serde_json::json;
 use tokio::time::timeout;
 use tokio_util::sync::CancellationToken;
 
-use super::serve::server;
+use super::{known_handlers, serve::server};
 use crate::{
     args::{self, Global},
     exit::Exit,
@@ -150,7 +150,7 @@ pub(crate) async fn run(global: &Global, args: ProcessCommandArgs) -> Result<Exi
             never = waiting => match never {},
         }
     };
-    if args.drain && !global.quiet {
+    if !global.quiet {
         warn_of_unknown(store.as_ref(), &name).await;
     }
     if !args.drain && !global.quiet && !global.json {
@@ -278,12 +278,10 @@ async fn warn_of_unknown(store: &dyn Inbox, handler: &HandlerName) {
     let Ok(statistics) = store.statistics().await else {
         return;
     };
-    let mut handlers = statistics.handlers.iter().map(|h| &h.handler);
-    if !statistics.handlers.is_empty() && handlers.all(|known| known != handler) {
-        let handler = output::cell(handler.as_str(), usize::MAX);
-        output::note(format_args!(
-            "there are no messages of `{handler}`; `inbox stats` has those of others"
-        ));
+    if !statistics.handlers.is_empty()
+        && let Some(note) = known_handlers::unknown(&statistics, handler)
+    {
+        output::note(note);
     }
 }
 

@@ -170,8 +170,13 @@ fn a_paused_handler_is_not_worked_for() {
             .exits(0);
         let handler = place.inbox(&["stats", "--json"]).exits(0).json()[0]["handler"].clone();
         let handler = handler.as_str().unwrap_or_default().to_owned();
-        place.inbox(&["pause", &handler]).exits(0).says("is paused");
-        place.inbox(&["pause", "without messages"]).exits(0);
+        let paused = place.inbox(&["pause", &handler]).exits(0).says("is paused");
+        assert_eq!(paused.stderr, "");
+        let unknown = "no messages of `without messages` are known; there are some of default";
+        place
+            .inbox(&["pause", "without messages"])
+            .exits(0)
+            .complains(unknown);
         let stats = place.inbox(&["stats"]).exits(0);
         assert!(
             stats.stderr.contains("without messages is paused"),
@@ -198,6 +203,35 @@ fn a_paused_handler_is_not_worked_for() {
         let stats = place.inbox(&["stats"]).exits(0);
         assert!(!stats.stderr.contains("paused"), "{stats:?}");
     });
+}
+
+#[test]
+fn a_handler_that_is_not_known_is_noted() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], event("a", "k", "{}").as_bytes())
+        .exits(0);
+    let unknown = "no messages of `nosuch` are known; there are some of default\n";
+    for (command, prints) in [
+        (&["replay", "--all", "--handler", "nosuch"][..], "replayed"),
+        (&["discard", "--all", "--handler", "nosuch"], "discarded"),
+        (
+            &["discard", "--all", "--handler", "nosuch", "--dry-run"],
+            "discarded",
+        ),
+        (&["clear", "nosuch"], "deleted"),
+        (&["clear", "nosuch", "--yes"], "deleted"),
+    ] {
+        let output = place.inbox(command).exits(0).says(prints);
+        assert_eq!(output.stderr, unknown, "{command:?}");
+        let output = place.inbox(&[command, &["--json"]].concat()).exits(0);
+        assert_eq!(output.json().len(), 1);
+        assert_eq!(output.stderr, unknown, "{command:?}");
+        let output = place.inbox(&[command, &["--quiet"]].concat()).exits(0);
+        assert_eq!(output.stderr, "", "{command:?}");
+    }
+    let known = ["replay", "--all", "--handler", "default"];
+    assert_eq!(place.inbox(&known).exits(0).stderr, "");
 }
 
 #[test]

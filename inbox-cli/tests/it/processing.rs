@@ -18,7 +18,7 @@ use nix::{
 use crate::support::{self, Counts, Place, event, events, finish, on_every_store, wait_for};
 
 #[test]
-fn draining_a_handler_without_messages_says_so() {
+fn processing_for_a_handler_without_messages_says_so() {
     let place = Place::new();
     place
         .inbox_with(&["ingest", "-"], event("1", "k", "{}").as_bytes())
@@ -27,8 +27,16 @@ fn draining_a_handler_without_messages_says_so() {
         let process = ["process", "--drain", "--handler", handler, "--", "true"];
         place.inbox(&process).exits(0).stderr
     };
-    assert!(drain("deflaut").contains("no messages of `deflaut`"));
+    let said = "no messages of `deflaut` are known; there are some of default";
+    assert!(drain("deflaut").contains(said));
     assert!(!drain("default").contains("no messages"));
+    let process = ["process", "--handler", "deflaut", "--", "true"];
+    let mut command = place.command(&process);
+    command.stderr(std::fs::File::create(place.path("stderr")).unwrap());
+    let mut child = command.spawn().unwrap();
+    wait_for("the words", || place.read("stderr").contains(said));
+    child.kill().unwrap();
+    child.wait().unwrap();
 }
 
 #[test]
