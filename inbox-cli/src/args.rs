@@ -172,7 +172,7 @@ pub(crate) enum Command {
     Dashboard(DashboardArgs),
     /// List messages
     List(ListArgs),
-    /// Show one message
+    /// Show one message, and what it waits for
     Show(ShowArgs),
     /// Count messages by handler and state, and show how far behind each handler is
     #[command(after_help = stats::HELP)]

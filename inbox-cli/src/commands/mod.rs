@@ -43,3 +43,4 @@ pub(crate) mod serve;
 pub(crate) mod show;
 pub(crate) mod stats;
 pub(crate) mod summary;
+mod waits;

@@ -359,7 +359,7 @@ async fn news(
 }
 
 /// What is to be done about a pause of this handler, where these are paused.
-fn until_resumed(paused: &[HandlerName], handler: &HandlerName) -> String {
+pub(super) fn until_resumed(paused: &[HandlerName], handler: &HandlerName) -> String {
     match command_pauses::of_command(paused, handler) {
         Some(pause) => {
             let command = pause.command.name();

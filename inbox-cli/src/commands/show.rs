@@ -7,7 +7,9 @@ use inbox_dashboard::{
     text::{crashes, intervention},
     view::WholeView,
 };
+use serde::Serialize;
 
+use super::waits::{Wait, waits};
 use crate::{
     args::{Global, wrong_usage},
     exit::Exit,
@@ -29,6 +31,15 @@ pub(crate) struct ShowArgs {
     /// Print the handler's stored result alone, byte for byte
     #[arg(long)]
     pub(crate) result: bool,
+}
+
+/// A message, and why it does not run.
+#[derive(Serialize)]
+struct Shown<'a> {
+    #[serde(flatten)]
+    message: WholeView<'a>,
+    #[serde(skip_serializing_if = "<[Wait]>::is_empty")]
+    waits_for: &'a [Wait],
 }
 
 pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
@@ -65,15 +76,21 @@ pub(crate) async fn run(global: &Global, args: ShowArgs) -> Result<Exit> {
         }
     } else if args.result {
         output::bytes(record.result.as_deref().unwrap_or_default())?;
-    } else if global.json {
-        output::json(&WholeView::from(&record))?;
     } else {
-        print(&record)?;
+        let waits = store::waiting(url, waits(store.as_ref(), &record)).await?;
+        if global.json {
+            output::json(&Shown {
+                message: WholeView::from(&record),
+                waits_for: &waits,
+            })?;
+        } else {
+            print(&record, &waits)?;
+        }
     }
     Ok(Exit::Ok)
 }
 
-fn print(record: &Record) -> Result<()> {
+fn print(record: &Record, waits: &[Wait]) -> Result<()> {
     let text = |text: &str| output::cell(text, usize::MAX);
     let mut rows = vec![
         ("handler", text(record.key.handler.as_str())),
@@ -86,6 +103,7 @@ fn print(record: &Record) -> Result<()> {
     if !record.state.is_final() {
         rows.push(("due", output::time(record.due_at)));
     }
+    rows.extend(waits.iter().map(|wait| ("waits for", wait.text())));
     if let Some(finished) = record.finished_at {
         rows.push(("finished", moment(finished)));
     }

@@ -199,6 +199,47 @@ fn show_and_stats() {
 }
 
 #[test]
+fn a_message_is_shown_with_what_it_waits_for() {
+    on_every_store(|place| {
+        let events = ["a", "b"].map(|id| {
+            let event = serde_json::json!({
+                "specversion": "1.0", "id": id, "source": "/test", "type": "t", "account": "1",
+            });
+            format!("{event}\n")
+        });
+        place
+            .inbox_with(
+                &["ingest", "-", "--ordering-field", "account"],
+                events.concat().as_bytes(),
+            )
+            .exits(0);
+        let shown = place.inbox(&["show", "a"]).exits(0);
+        assert!(!shown.stdout.contains("waits"), "{shown:?}");
+        let json = |id: &str| place.inbox(&["show", id, "--json"]).exits(0).json()[0].clone();
+        assert_eq!(json("a").get("waits_for"), None);
+        place
+            .inbox(&["show", "b"])
+            .exits(0)
+            .says("waits for    default/a, which is pending and the first of the ordering key\n");
+        place.inbox(&["pause", "default"]).exits(0);
+        place
+            .inbox(&["show", "a"])
+            .exits(0)
+            .says("waits for    its handler, which is paused until `inbox resume default`\n");
+        place.inbox(&["resume", "default"]).exits(0);
+        place.inbox(&["reschedule", "b", "--after", "1h"]).exits(0);
+        let b = json("b");
+        assert_eq!(
+            b["waits_for"],
+            serde_json::json!([
+                {"reason": "due", "at": b["due_at"]},
+                {"reason": "behind", "handler": "default", "id": "a", "state": "pending"},
+            ])
+        );
+    });
+}
+
+#[test]
 fn a_message_is_found_without_its_handler_where_there_is_one_only() {
     on_every_store(|place| {
         let ingest = |handler: &str, id: &str| {
