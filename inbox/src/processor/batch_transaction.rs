@@ -23,6 +23,9 @@ pub trait TransactionalBatchHandler<T: Send>: Send + Sync + 'static {
     /// first write, or after rolling back to a savepoint. Where that is not so, return the error in place of
     /// answers: then all is rolled back, and the batch runs again in halves.
     ///
+    /// With [runs](crate::Batches::runs), nothing may be written for what is behind a failure of the same ordering key in
+    /// the batch: it is answered with [`Failure::not_reached`].
+    ///
     /// # Errors
     /// As [`BatchHandler::handle`]; the transaction is rolled back then.
     async fn handle(&self, transaction: &mut T, batch: &Batch) -> Result<Answers, Failure>;

@@ -317,7 +317,7 @@ impl Router {
 
     /// Decides what happens to messages whose handler has passed on an error of type `E`, by itself or
     /// as the [source](Error::source) of another, at any depth. Without any such rule they are tried
-    /// again.
+    /// again, but for an [`Invalid`](crate::Invalid), with which the message is dead.
     ///
     /// The rule added first goes first. What a handler [decides](Failure) by itself stands.
     #[must_use]
