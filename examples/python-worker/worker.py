@@ -4,7 +4,8 @@ import http.client, json, os, signal, threading, time, urllib.request
 
 URL, TOKEN, LEASE = os.environ["INBOX_URL"], os.environ["INBOX_TOKEN"], 60
 stopping = threading.Event()
-signal.signal(signal.SIGTERM, lambda *_: stopping.set())
+for end in (signal.SIGTERM, signal.SIGINT):
+    signal.signal(end, lambda *_: stopping.set())
 
 
 def handle(message, lost):
@@ -47,7 +48,9 @@ while not stopping.is_set():
             handle(message, lost)
         except Exception as error:
             is_bad = isinstance(error, (ValueError, KeyError))
-            outcome = {"outcome": "dead" if is_bad else "retry", "error": repr(error)}
+            # The text of a bad message's error may quote the payload, which belongs in no log.
+            text = type(error).__name__ if is_bad else repr(error)
+            outcome = {"outcome": "dead" if is_bad else "retry", "error": text}
         if not lost.is_set():
             post("/v1/settle", {"settlements": [{"lease": lease, **outcome}]})
         done.set()

@@ -3,7 +3,7 @@
 type Message = { payload: unknown; lease: object };
 const URL = process.env.INBOX_URL, TOKEN = process.env.INBOX_TOKEN, LEASE = 60;
 let stopping = false;
-process.on("SIGTERM", () => (stopping = true));
+for (const end of ["SIGTERM", "SIGINT"]) process.on(end, () => (stopping = true));
 
 class BadMessage extends Error {}
 
