@@ -73,10 +73,15 @@ impl Driver {
             |one: &OfSlot| has_run(one.0) && run_of(one).is_some_and(|run| at_work.contains(run));
         let (waiting, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_waiting);
         let is_release = |one: &OfSlot| one.1.outcome == Outcome::Release;
-        let (mut sent, mut rest): (Vec<_>, Vec<_>) = others.into_iter().partition(is_release);
+        let (mut sent, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_release);
+        let (mut last, mut others): (Vec<_>, Vec<_>) =
+            others.into_iter().partition(|one| run_of(one).is_some());
         // What does not fit into this call is put in order again for the next one.
-        sent.sort_by_key(|one| Reverse(self.table.get(one.0).map(|slot| slot.order)));
-        sent.append(&mut rest);
+        let backwards = |one: &OfSlot| Reverse(self.table.get(one.0).map(|slot| slot.order));
+        sent.sort_by_key(backwards);
+        last.sort_by_key(backwards);
+        sent.append(&mut others);
+        sent.append(&mut last);
         (sent, waiting)
     }
 }

@@ -1,6 +1,6 @@
 //! Outcomes: what may be settled, and what of it counts.
 
-use inbox::{AfterDead, Outcome, Settled, Settlement};
+use inbox::{AfterDead, Key, Outcome, Settled, Settlement};
 
 use super::{Accepted, Grant, History, PartId, RunEnd};
 use crate::world::{AUDIT, REJECTED};
@@ -138,19 +138,22 @@ impl History {
             return;
         };
         let store_now = self.store_now;
-        let held = |message: &Accepted| {
+        let held = |key: &Key, message: &Accepted| {
             let last = message.grants.last();
-            last.is_some_and(|last| {
-                let is_own = last.part == *part && last.is_told && last.told_lost.is_none();
-                is_own && last.outcome.is_none() && last.until > store_now
-            })
+            let lost_before = self.run_lost_before(key);
+            last.filter(|last| last.token >= lost_before)
+                .is_some_and(|last| {
+                    let is_own = last.part == *part && last.is_told && last.told_lost.is_none();
+                    is_own && last.outcome.is_none() && last.until > store_now
+                })
         };
         let same = self
             .messages
             .iter()
             .filter(|(key, _)| self.terms.ordering_keys.get(*key) == Some(&order_key));
         let behind = same.filter_map(|(key, lives)| Some((key, lives.last()?)));
-        let mut behind = behind.filter(|(_, message)| message.order > order && held(message));
+        let mut behind =
+            behind.filter(|(key, message)| message.order > order && held(key, message));
         let first = behind.next().map(|(key, _)| key.to_string());
         self.check("what is behind goes back first", first.is_none(), || {
             format!(

@@ -60,6 +60,7 @@ impl Scenario {
         small_settlements(&mut whole);
         whole_batches(&mut whole);
         clocks(&mut whole);
+        runs(&mut whole);
         whole
     }
 }
@@ -260,10 +261,31 @@ fn whole_batches(whole: &mut Scenario) {
     };
 }
 
+/// In some seeds most messages have one ordering key, and come at about the same time.
+fn runs(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ RUNS);
+    if random.u8(0..4) > 0 {
+        return;
+    }
+    whole.settings.runs = true;
+    let (keys, at) = (random.u8(1..3), random.u64(0..3_000));
+    for sent in &mut whole.messages {
+        if sent.handler < RECORDED && random.u8(0..6) > 0 {
+            sent.handler = 1;
+            sent.ordering_key = Some(random.u8(0..keys));
+        }
+    }
+    for delivered in &mut whole.deliveries {
+        if random.u8(0..3) > 0 {
+            delivered.at = at + random.u64(0..300);
+        }
+    }
+}
+
 /// In some seeds processors have clocks of their own.
 fn clocks(whole: &mut Scenario) {
     let mut random = Rng::with_seed(whole.seed ^ CLOCKS);
-    if random.u8(0..4) == 0 {
+    if random.u8(0..8) == 0 {
         let processors = 0..whole.settings.processors;
         whole.settings.leases_percent = processors.map(|_| random.u64(70..140)).collect();
     }
@@ -299,6 +321,8 @@ const TRANSACTIONS: u64 = 0x7472_616e_7361_6374;
 const SMALL_SETTLEMENTS: u64 = 0x736d_616c_6c5f_7365;
 /// The same for batches.
 const WHOLE_BATCHES: u64 = 0x7768_6f6c_655f_6261;
+/// The same for runs.
+const RUNS: u64 = 0x7275_6e73_5f5f_5f5f;
 /// The same for clocks.
 const CLOCKS: u64 = 0x636c_6f63_6b73_5f5f;
 /// The same for callers of inline consumers, and refusals.
