@@ -5,7 +5,10 @@
 //! so that it never takes more of one than it has room for. Thus routers take turns, and one whose
 //! handlers are slow waits for its own slots only, while an idle processor asks for all in one go.
 
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
 
 use backon::{BackoffBuilder as _, ExponentialBackoff};
 use futures_util::future::BoxFuture;
@@ -392,6 +395,7 @@ impl Driver {
             return leased;
         }
         let (mut waiting, mut others) = (Vec::new(), Vec::new());
+        let mut taken_again = Vec::new();
         // Whether a message of an ordering key, of those claimed so far, is to be run.
         let mut seen = Runs::new();
         for leased in leased {
@@ -435,9 +439,12 @@ impl Driver {
             if slot.phase == Phase::Waiting {
                 waiting.push(index);
             }
+            taken_again.push(index);
             runs_of.extend(ordering_key.map(|key| (key, false)));
             self.renewal.look_at(now);
         }
+        let claimed: HashSet<usize> = held.into_values().collect();
+        self.lose_behind(&taken_again, &claimed);
         for index in waiting {
             self.hand_back_one(index);
         }

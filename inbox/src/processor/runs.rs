@@ -3,9 +3,15 @@
 //! The first leased message of a key is the next to come. Where an earlier one has gone back to pending and the process
 //! dies before those behind it have, they would come before it. So they go back in the call that settles it, or before.
 
-use std::{cmp::Reverse, collections::HashSet};
+use std::{
+    cmp::Reverse,
+    collections::{HashMap, HashSet},
+};
 
-use super::{driver::Driver, table::RunKey};
+use super::{
+    driver::Driver,
+    table::{Phase, RunKey, Slot},
+};
 use crate::{AfterDead, Outcome, Settlement};
 
 /// An outcome, with its slot.
@@ -41,6 +47,37 @@ impl Driver {
             self.abandon(index);
         }
         others
+    }
+
+    /// Gives up what is held behind messages of runs that were taken again, and was not claimed with them: their leases are
+    /// lost with that. Its handlers would go on in front of those that come again.
+    pub(super) fn lose_behind(&mut self, taken_again: &[usize], claimed: &HashSet<usize>) {
+        let place = |slot: &Slot| (slot.context.leased().accepted_at, slot.order);
+        let mut firsts = HashMap::new();
+        for slot in taken_again
+            .iter()
+            .filter_map(|index| self.table.get(*index))
+        {
+            if let Some(run) = &slot.run {
+                let first = firsts.entry(run.clone()).or_insert_with(|| place(slot));
+                *first = place(slot).min(*first);
+            }
+        }
+        if firsts.is_empty() {
+            return;
+        }
+        let is_behind = |slot: &Slot| {
+            let first = slot.run.as_ref().and_then(|run| firsts.get(run));
+            let has_ended = matches!(slot.phase, Phase::Ended | Phase::Lost);
+            !has_ended && first.is_some_and(|first| place(slot) > *first)
+        };
+        let behind = self.table.indexes().filter(|index| {
+            !claimed.contains(index) && self.table.get(*index).is_some_and(is_behind)
+        });
+        for index in behind.collect::<Vec<_>>() {
+            self.forget_waiting(index);
+            self.lost(index);
+        }
     }
 
     /// The runs of which a handler has still to end.

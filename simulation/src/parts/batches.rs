@@ -60,7 +60,7 @@ impl Running {
     async fn answer(mut self, whole: Whole, mut write: impl FnMut(&Lease) + Send) -> Answered {
         let mut answers = Vec::new();
         let mut failed = BTreeSet::new();
-        for context in self.batch.iter() {
+        for context in &self.batch {
             let ordering_key = context.message().ordering_key().cloned();
             if ordering_key
                 .as_ref()

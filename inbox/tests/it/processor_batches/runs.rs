@@ -11,7 +11,10 @@ use inbox::{
     AfterDead, Batch, Batches, Completion, Context, ErrorKind, Failure, Fallback, Middleware, Next,
     RetryPolicy, State, one_by_one,
 };
-use tokio::{sync::Notify, time::sleep};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep},
+};
 
 use super::*;
 
@@ -223,6 +226,38 @@ async fn what_cannot_go_back_keeps_what_failed_before_it_leased() {
     let rest = until_idle_by_a_paused_clock(processor(&spy, router(&again))).await;
     assert_eq!(rest.processed, 3);
     assert_eq!(again.all().concat()[0], "k-1");
+}
+
+/// Defect: a worker that had taken the first of a run again went on with those behind it, whose leases that had ended, until
+/// their renewal told.
+#[tokio::test(start_paused = true)]
+async fn what_is_behind_one_that_was_taken_again_is_given_up_at_once() {
+    let (spy, runs) = (spy(), Runs::default());
+    spy.receive_all(interleaved(&["k"], 3)).await;
+    let (seen, clock) = (runs.clone(), spy.clock.clone());
+    let took = Arc::new(Mutex::new(None));
+    let told = took.clone();
+    let handler = move |batch: Batch| {
+        let is_first = seen.all().is_empty();
+        seen.add(&batch);
+        let (clock, told) = (clock.clone(), told.clone());
+        async move {
+            if is_first {
+                let began = Instant::now();
+                clock.advance(Duration::from_secs(60 * 60));
+                batch[1].cancellation().cancelled().await;
+                *told.lock().unwrap() = Some(began.elapsed());
+            }
+            Ok::<_, Failure>(())
+        }
+    };
+    let router = router(handler).batches(Batches::of_one_key(10));
+    let builder = processor(&spy, router).lease(Duration::from_secs(60));
+    let summary = until_idle_by_a_paused_clock(builder).await;
+    assert_eq!(summary.processed, 3);
+    assert_eq!(runs.all().concat(), ["k-0", "k-1", "k-2", "k-1", "k-2"]);
+    let took = took.lock().unwrap().unwrap();
+    assert!(took < Duration::from_secs(15), "{took:?}");
 }
 
 #[tokio::test(start_paused = true)]
