@@ -89,11 +89,13 @@ impl History {
         }
         let blocked = self.blocked;
         let mut held = leases.iter().filter(|lease| {
+            let lost_before = self.run_lost_before(&lease.key);
             let message = self.current(&lease.key);
             let newest = message.and_then(|message| message.grants.last());
             newest.is_some_and(|grant| {
                 let runs = grant.run.as_ref().is_some_and(|run| run.end.is_none());
-                let is_held = grant.token == lease.token.get() && grant.told_lost.is_none();
+                let is_newest = grant.token == lease.token.get() && grant.token >= lost_before;
+                let is_held = is_newest && grant.told_lost.is_none();
                 runs && is_held && grant.blocked == blocked
             })
         });
