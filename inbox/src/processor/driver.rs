@@ -259,9 +259,9 @@ impl Driver {
     ) -> usize {
         let served = lane.and_then(|lane| self.config.served.get(lane));
         let in_flight = served.map(|served| served.metrics.hold());
-        let key = context.message().ordering_key();
         let has_runs = served.is_some_and(|served| served.run_limit() > 1);
-        let run = lane.zip(key.cloned()).filter(|_| has_runs);
+        let key = context.message().ordering_key().filter(|_| has_runs);
+        let run = lane.zip(key.cloned());
         let slot = self.table.insert(Slot {
             context,
             lane,

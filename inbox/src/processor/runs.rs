@@ -41,6 +41,9 @@ impl Driver {
 
     /// The outcomes to send. What is stranded keeps its lease.
     pub(super) fn not_stranded(&mut self, outcomes: Vec<OfSlot>) -> Vec<OfSlot> {
+        if self.stranded.is_empty() {
+            return outcomes;
+        }
         let is_stranded = |one: &OfSlot| self.is_stranded(one.0, &one.1.outcome);
         let (stranded, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_stranded);
         for (index, _) in stranded {
