@@ -243,6 +243,9 @@ impl History {
             true => self.terms.store_timeout * 1_000,
             false => 0,
         };
+        // What is written about a failure may wait for its transaction until the drain limit.
+        let drained = self.stops.get(part).filter(|_| self.terms.has_notes);
+        let last = last.max(drained.copied().unwrap_or(0));
         let limit = 5_000_000 + finding_out + slack;
         self.ended("shutdown ends soon", part, last.max(told), limit);
     }
