@@ -396,13 +396,14 @@ async fn waiting_in_the_queue_for_the_one_transaction_is_no_outage() {
     let (log, _guard) = Log::of(tracing::Level::INFO);
     let place = Place::new((0..16).map(message)).await;
     let slowly = |mut lent: LentTransaction<Fragile>, context: Context| async move {
-        tokio::time::sleep(Duration::from_millis(100)).await;
+        tokio::time::sleep(Duration::from_millis(200)).await;
         lent.write(&context).await
     };
     let handler = in_transaction_fn(place.store.clone(), slowly);
     let router = Router::new(billing()).on("order.placed", handler);
-    // A call is told of when it has taken half a second.
-    let builder = place.processor_of(router).store_timeout(LIMIT * 6 / 10);
+    // A call is told of when it has taken two seconds; the last one waits for three.
+    let builder = place.processor_of(router).concurrency(16);
+    let builder = builder.store_timeout(Duration::from_secs(12));
     let summary = until_idle(builder).await;
     assert_eq!(summary.processed, 16);
     let told = log.lines(&["takes long"]);

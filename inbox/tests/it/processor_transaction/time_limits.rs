@@ -61,7 +61,7 @@ async fn a_wait_for_another_transaction_after_a_conflict_costs_no_attempt() {
     };
     let handler = in_transaction_fn(place.store.clone(), write);
     let router = Router::new(billing()).on("order.placed", handler);
-    let builder = place.processor_of(router.timeout(Duration::from_millis(100)));
+    let builder = place.processor_of(router.timeout(Duration::from_millis(500)));
     let summary = until_idle(builder.retry(at_once(1))).await;
     assert_eq!((summary.processed, summary.dead), (1, 0), "{summary:?}");
     assert!(summary.released > 0, "{summary:?}");
