@@ -147,11 +147,11 @@ impl Driver {
             if self.stop.is_none() && shutdown.is_cancelled() {
                 self.begin_stop(now);
             }
+            // Before others take the room, and before a shutdown finds that nothing runs.
+            self.conclude_failed();
             self.enforce(now);
             self.compare_leases(now);
             self.tell_resumed(now);
-            // Before others take the room.
-            self.conclude_failed();
             self.start_held(now);
             self.start_waiting(now);
             self.start_batches();

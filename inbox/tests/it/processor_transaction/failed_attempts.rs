@@ -2,6 +2,8 @@
 
 use inbox::{Batches, FailedAttempt, Fallback, LentTransaction, Outcome, Remedy, one_by_one};
 
+use tokio::sync::Notify;
+
 use super::*;
 
 use crate::postgres_support;
@@ -259,6 +261,37 @@ async fn the_time_limit_is_for_the_writing_alone() {
         assert_eq!(summary.dead, count);
         assert_eq!(place.effects().await.len() as u64, count);
     }
+}
+
+/// Defect: between two of them nothing ran, and a shutdown left the rest after five seconds.
+#[tokio::test]
+async fn a_shutdown_waits_for_all_that_is_to_be_written() {
+    const COUNT: usize = 9;
+    let place = Place::new((0..COUNT).map(message)).await;
+    let begun = Arc::new(Notify::new());
+    let seen = begun.clone();
+    let slowly = move |mut lent: Lent, attempt: FailedAttempt| {
+        seen.notify_one();
+        async move {
+            tokio::time::sleep(Duration::from_millis(800)).await;
+            write(&mut lent, &attempt).await
+        }
+    };
+    let refuses_all = |_: Batch| async { Err::<(), _>(Failure::dead("no funds")) };
+    let router = Router::new(billing())
+        .on_batch("order.placed", refuses_all)
+        .batches(Batches::up_to(COUNT).at_once(1))
+        .on_failure_in_transaction(place.store.clone(), slowly);
+    let processor = running(&place, router).build().unwrap();
+    let shutdown = CancellationToken::new();
+    let stop = async {
+        begun.notified().await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+    let summary = summary.unwrap();
+    assert_eq!((summary.dead, summary.abandoned), (COUNT as u64, 0));
+    assert_eq!(place.effects().await.len(), COUNT);
 }
 
 /// Defect: it was settled before what the claim had brought behind it was even looked at, and would come after that if
