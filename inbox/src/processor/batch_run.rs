@@ -256,6 +256,6 @@ impl Search {
             .as_ref()
             .filter(|_| self.in_a_row >= MOST_IN_A_ROW)?;
         let before = format!("not run again after {MOST_IN_A_ROW} others of its batch failed");
-        Some(last.clone().behind(&before))
+        Some(last.clone().with_prefix(&before))
     }
 }

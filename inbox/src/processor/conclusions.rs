@@ -59,11 +59,12 @@ impl Driver {
         match run {
             // What came with it may not be here yet.
             Some(run) => self.put_off.add(run, failed),
-            None => self.is_to_conclude(failed),
+            None => self.queue_to_conclude(failed),
         }
     }
 
-    fn is_to_conclude(&mut self, failed: Failed) {
+    /// Puts it behind those of its router that wait for room.
+    fn queue_to_conclude(&mut self, failed: Failed) {
         let lane = self.table.get(failed.index).and_then(|slot| slot.lane);
         if let Some(lane) = lane.and_then(|lane| self.lanes.get_mut(lane)) {
             lane.failed.push_back(failed);
@@ -81,17 +82,17 @@ impl Driver {
         let mut runs = self.table.take_thinned();
         runs.append(&mut self.put_off.added);
         for run in runs {
-            let Some(failed) = self.put_off.of_runs.get_mut(&run) else {
+            let Some(failed) = self.put_off.of_runs.remove(&run) else {
                 continue;
             };
-            let failed = std::mem::take(failed);
-            let (waiting, _): (Vec<_>, Vec<_>) =
-                failed.into_iter().partition(|one| self.is_held(one));
-            if self.table.held_of_run(&run) > waiting.len() {
-                self.put_off.of_runs.insert(run, waiting);
+            let failed = failed.into_iter().filter(|one| self.is_held(one));
+            let failed: Vec<_> = failed.collect();
+            if self.table.held_of_run(&run) > failed.len() {
+                self.put_off.of_runs.insert(run, failed);
             } else {
-                self.put_off.of_runs.remove(&run);
-                waiting.into_iter().for_each(|one| self.is_to_conclude(one));
+                for one in failed {
+                    self.queue_to_conclude(one);
+                }
             }
         }
         for lane in 0..self.lanes.len() {

@@ -213,7 +213,7 @@ impl Failure {
     }
 
     /// The same failure, with this in front of its text.
-    pub(super) fn behind(mut self, text: &str) -> Self {
+    pub(super) fn with_prefix(mut self, text: &str) -> Self {
         let text = format!("{text}: {}", self.text);
         self.text = error_text(&text).into_owned();
         self

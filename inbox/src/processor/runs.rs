@@ -112,6 +112,7 @@ impl Driver {
         let is_waiting =
             |one: &OfSlot| has_run(one.0) && run_of(one).is_some_and(|run| at_work.contains(run));
         let (waiting, others): (Vec<_>, Vec<_>) = outcomes.into_iter().partition(is_waiting);
+        // Before their turn comes with a settlement in front of them, which would count an attempt.
         let is_release = |one: &OfSlot| one.1.outcome == Outcome::Release;
         let (mut sent, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_release);
         let (mut last, mut others): (Vec<_>, Vec<_>) =

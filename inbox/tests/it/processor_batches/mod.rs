@@ -3,6 +3,7 @@
 mod answers;
 mod around;
 mod claimed_again;
+mod going_back;
 mod leases;
 mod one_by_one_transactions;
 mod runs;
