@@ -9,6 +9,7 @@ impl History {
     /// A handler begins; answers which run of the message it is.
     pub(crate) fn run_begins(&mut self, part: &PartId, key: &Key, token: i64) -> u32 {
         self.trace(|| format!("{part} runs {key} under {token}"));
+        let is_next_to_changed = self.was_settled_with_a_changed_one(part, key, token);
         let order_key = self.terms.ordering_keys.get(key).cloned();
         let lost_before = self.run_lost_before(key);
         let is_batched = self.terms.batches == Some(key.handler.as_str());
@@ -45,10 +46,10 @@ impl History {
             end == Some(RunEnd::Done)
         });
         // What an operator has changed or the janitor has purged looks as if a commit without an answer had not
-        // taken place. It runs in vain then.
+        // taken place. It runs in vain then, as does what was settled in the same commit.
         let finished = message.finished;
         let may_be_gone = finished.is_some_and(|at| store_now.saturating_sub(at) >= retention);
-        let looks_open = message.changed_when.is_some() || may_be_gone;
+        let looks_open = message.changed_when.is_some() || may_be_gone || is_next_to_changed;
         let holds = match message.grant(token) {
             Some(grant)
                 if grant.part == *part
@@ -115,6 +116,21 @@ impl History {
     }
 
     /// Whether a message is run that was finished by others, purged, and accepted again, while it waited for its
+    /// Whether one commit has ended this lease and that of a message which an operator has changed.
+    fn was_settled_with_a_changed_one(&self, part: &PartId, key: &Key, token: i64) -> bool {
+        let last = |key: &Key| self.messages.get(key).and_then(|all| all.last());
+        let own = last(key).and_then(|own| own.grants.iter().find(|grant| grant.token == token));
+        let Some(settled) = own.and_then(|own| own.settled) else {
+            return false;
+        };
+        let changed = self.messages.values().filter_map(|all| all.last());
+        let mut changed = changed.filter(|other| other.changed_when.is_some());
+        changed.any(|other| {
+            let mut grants = other.grants.iter();
+            grants.any(|grant| grant.part == *part && grant.settled == Some(settled))
+        })
+    }
+
     /// transaction. That is rolled back.
     fn runs_in_vain(&mut self, key: &Key, token: i64) -> bool {
         let now = self.now;
