@@ -88,12 +88,14 @@ impl Janitor {
     ) -> Result<(), SweepError> {
         let request = group.request(self.slice)?;
         while !end.has_come() {
+            let began = Instant::now();
             let dropping = || self.operate.drop_payloads(&request);
             let step = self.ask(end, "drop_payloads", dropping).await?;
             sweep.payloads += step;
             if step < u64::from(self.slice) {
                 break;
             }
+            end.rest(began).await;
         }
         Ok(())
     }
@@ -109,12 +111,14 @@ impl Janitor {
             if end.has_come() {
                 return Ok(());
             }
+            let began = Instant::now();
             let purging = || self.operate.purge(&expired);
             let step = self.ask(end, "purge", purging).await?;
             sweep.add(group.state, step);
             if step < u64::from(self.slice) {
                 return Ok(());
             }
+            end.rest(began).await;
         }
     }
 
@@ -135,6 +139,7 @@ impl Janitor {
             }
             // Corrupt rows stay, at the front of every slice: look past them.
             let limit = slices.size().saturating_add(corrupt);
+            let began = Instant::now();
             let expired = group.request(limit)?;
             let listing = || self.operate.expired(&expired);
             let listing = self.ask(end, "expired", listing).await?;
@@ -176,6 +181,7 @@ impl Janitor {
             if is_last || step == 0 && !has_more_corrupt {
                 return Ok(corrupt.into());
             }
+            end.rest(began).await;
         }
     }
 }
