@@ -92,11 +92,13 @@ pub enum Flaw {
     PutsOff,
     /// Settlements are done in the order of their leases.
     SettlesForwards,
+    /// Callers of inline consumers are told that a handler which failed has done its work.
+    HidesFailures,
 }
 
 impl Flaw {
     /// All of them.
-    pub const ALL: [Self; 35] = [
+    pub const ALL: [Self; 36] = [
         Self::AcknowledgesFirst,
         Self::ForgetsDuplicates,
         Self::NoFencing,
@@ -132,6 +134,7 @@ impl Flaw {
         Self::LosesNotes,
         Self::PutsOff,
         Self::SettlesForwards,
+        Self::HidesFailures,
     ];
 
     /// Whether it is the store that is broken.
@@ -158,6 +161,7 @@ impl Flaw {
                 | Self::LosesNotes
                 | Self::PutsOff
                 | Self::SettlesForwards
+                | Self::HidesFailures
         )
     }
 }

@@ -17,7 +17,7 @@ use std::{
     sync::Arc,
 };
 
-use inbox::{Key, Lease};
+use inbox::{Fallback, Key, Lease};
 pub(crate) use settling::name_of;
 use tokio::sync::Notify;
 
@@ -53,6 +53,18 @@ pub(crate) enum RunEnd {
     Panicked,
     /// Its future was dropped: by a time-out, a lost lease, a shutdown, a kill.
     Dropped,
+}
+
+impl RunEnd {
+    /// What comes to the same as not having a handler.
+    pub(crate) fn of(fallback: Fallback) -> Self {
+        match fallback {
+            Fallback::Leave => Self::Defer,
+            Fallback::DeadLetter => Self::Dead,
+            Fallback::Retry => Self::Retry,
+            Fallback::Ignore => Self::Done,
+        }
+    }
 }
 
 #[derive(Clone, Debug)]
@@ -197,6 +209,12 @@ pub(crate) struct Terms {
     /// Renewals wait for transactions.
     pub(crate) has_turns: bool,
     pub(crate) has_notes: bool,
+    /// Inline handlers settle by themselves, in transactions.
+    pub(crate) inline_settles: bool,
+    /// How messages end whose kind a processor does not know.
+    pub(crate) fallback: Option<RunEnd>,
+    /// Which those are.
+    pub(crate) newer: BTreeSet<Key>,
     /// Leases may be lost at any time, as the store's clock does not go as the runtime's.
     pub(crate) drifts: bool,
     pub(crate) ordering_keys: BTreeMap<Key, String>,
@@ -259,6 +277,8 @@ pub(crate) struct History {
     failing: BTreeSet<PartId>,
     /// Processors that have ended by themselves.
     ended: BTreeSet<PartId>,
+    /// Processors that do not know the newer kind.
+    older: BTreeSet<PartId>,
     /// What they were told to have claimed since, and have not handed back.
     late: BTreeMap<(Key, i64), PartId>,
 }
@@ -292,6 +312,7 @@ impl History {
             looked: None,
             failing: BTreeSet::new(),
             ended: BTreeSet::new(),
+            older: BTreeSet::new(),
             late: BTreeMap::new(),
         }
     }
@@ -339,6 +360,21 @@ impl History {
     ) {
         self.terms.ordering_keys = keys;
         self.terms.earlier = earlier;
+    }
+
+    pub(crate) fn are_newer(&mut self, newer: BTreeSet<Key>) {
+        self.terms.newer = newer;
+    }
+
+    /// A processor that does not know the newer kind begins.
+    pub(crate) fn is_older(&mut self, part: &PartId) {
+        self.older.insert(part.clone());
+    }
+
+    /// How a message ends at a processor that has no handler for it.
+    fn fallback(&self, part: &PartId, key: &Key) -> Option<RunEnd> {
+        let is_unknown = self.older.contains(part) && self.terms.newer.contains(key);
+        self.terms.fallback.filter(|_| is_unknown)
     }
 
     pub(crate) fn fails_for_good(&mut self, part: &PartId) {

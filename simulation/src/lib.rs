@@ -24,7 +24,7 @@ mod transaction;
 mod world;
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     panic,
     sync::{Arc, Once},
     time::{Duration, UNIX_EPOCH},
@@ -43,7 +43,7 @@ pub use shrink::shrink;
 
 use broker::Broker;
 use database::Database;
-use history::{History, Terms};
+use history::{History, RunEnd, Terms};
 use scenario::{Part, Transactions};
 use world::{HANDLERS, World};
 
@@ -113,6 +113,9 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
         in_transactions: settings.transactions != Transactions::None,
         has_turns: scenario.has_turns(),
         has_notes: settings.notes,
+        inline_settles: settings.inline_settles,
+        fallback: scenario.deployment.map(|one| RunEnd::of(one.fallback)),
+        newer: BTreeSet::new(),
         drifts: scenario.clock_percent > 100
             || !scenario.jumps.is_empty()
             || settings.leases_percent.iter().any(|percent| *percent < 100),
@@ -124,6 +127,7 @@ async fn simulate(scenario: Scenario, flaw: Option<Flaw>, traced: bool) -> Resul
     let keys = world.ordering_keys();
     let earlier = world.earlier(&keys);
     world.history().ordered_by(keys, earlier);
+    world.history().are_newer(world.newer());
     let world = Arc::new(world);
     let [broker, records] =
         [false, true].map(|is_of_records| Arc::new(Broker::new(world.clone(), is_of_records)));

@@ -28,7 +28,7 @@ use crate::{
     scenario::{Part, Stop, Transactions},
     store::Seen,
     transaction::{Effect, Transaction},
-    world::{HANDLERS, KIND, World},
+    world::{HANDLERS, KIND, NEWER_KIND, World},
 };
 
 /// How much longer than it says a shutdown may take.
@@ -88,6 +88,14 @@ pub(crate) async fn live_on<F>(
         let stop = CancellationToken::new();
         let mut task: JoinHandle<()> = tokio::spawn(live(id.clone(), stop.clone()));
         let planned: Option<&Stop> = stops.next();
+        let deployed = async {
+            match world.scenario.deployment {
+                Some(new) if matches!(part, Part::Processor(_)) && !world.is_deployed() => {
+                    sleep_until(world.at(new.at)).await;
+                }
+                _ => std::future::pending().await,
+            }
+        };
         let until = planned.map(|planned| world.at(planned.at));
         let planned_stop = async {
             match until {
@@ -95,6 +103,7 @@ pub(crate) async fn live_on<F>(
                 None => std::future::pending().await,
             }
         };
+        let mut kill = planned.is_some_and(|planned| planned.kill);
         let is_end = tokio::select! {
             biased;
             ended = &mut task => {
@@ -105,9 +114,12 @@ pub(crate) async fn live_on<F>(
             }
             () = end.cancelled() => true,
             () = planned_stop => false,
+            () = deployed => {
+                kill = false;
+                false
+            }
         };
-        let kill = planned.is_some_and(|planned| planned.kill) && !is_end;
-        if kill && !task.is_finished() {
+        if kill && !is_end && !task.is_finished() {
             world.history().killed(&id);
             task.abort();
         }
@@ -172,6 +184,15 @@ pub(crate) async fn processor(world: Arc<World>, part: PartId, stop: Cancellatio
     }
 }
 
+/// The kinds of messages that a processor which begins now has handlers for.
+fn kinds(world: &World, part: &PartId) -> &'static [&'static str] {
+    if world.is_deployed() {
+        return &[KIND, NEWER_KIND];
+    }
+    world.history().is_older(part);
+    &[KIND]
+}
+
 fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
     let settings = &world.scenario.settings;
     let run = {
@@ -191,43 +212,51 @@ fn build(world: &Arc<World>, part: &PartId) -> Result<Processor, Invalid> {
             }
         }
     };
-    let [first, second] = HANDLERS.map(Router::new);
+    let [mut first, mut second] = HANDLERS.map(Router::new);
+    if let Some(deployment) = world.scenario.deployment {
+        [first, second] = [first, second].map(|router| router.fallback(deployment.fallback));
+    }
     let batches = match settings.runs {
         true => Batches::of_one_key(4),
         false => Batches::up_to(4),
     };
     let batches = batches.at_once(settings.concurrency);
-    let (first, second) = match settings.transactions {
-        Transactions::None => (
-            first.on(KIND, run.clone()),
-            match (settings.whole, settings.runs) {
-                (Some(whole), _) => second
-                    .on_batch(KIND, whole_batch(world.clone(), part.clone(), whole))
-                    .batches(batches),
-                (None, true) => second.on_batch(KIND, one_by_one(run)).batches(batches),
-                (None, false) => second.on(KIND, run),
-            },
-        ),
-        Transactions::Many | Transactions::OneAtATime => {
-            let run_in = working(run);
-            let store = seen(world, part);
-            (
-                first.on(KIND, in_transaction_fn(store.clone(), run_in.clone())),
+    for &kind in kinds(world, part) {
+        (first, second) = match settings.transactions {
+            Transactions::None => (
+                first.on(kind, run.clone()),
                 match (settings.whole, settings.runs) {
-                    (Some(whole), _) => {
-                        let run = whole_batch_in_transaction(world.clone(), part.clone(), whole);
-                        second
-                            .on_batch(KIND, batch_in_transaction_fn(store, run))
-                            .batches(batches)
-                    }
-                    (None, true) => second
-                        .on_batch(KIND, one_by_one_in_transaction_fn(store, run_in))
+                    (Some(whole), _) => second
+                        .on_batch(kind, whole_batch(world.clone(), part.clone(), whole))
                         .batches(batches),
-                    (None, false) => second.on(KIND, in_transaction_fn(store, run_in)),
+                    (None, true) => second
+                        .on_batch(kind, one_by_one(run.clone()))
+                        .batches(batches),
+                    (None, false) => second.on(kind, run.clone()),
                 },
-            )
-        }
-    };
+            ),
+            Transactions::Many | Transactions::OneAtATime => {
+                let run_in = working(run.clone());
+                let store = seen(world, part);
+                (
+                    first.on(kind, in_transaction_fn(store.clone(), run_in.clone())),
+                    match (settings.whole, settings.runs) {
+                        (Some(whole), _) => {
+                            let run =
+                                whole_batch_in_transaction(world.clone(), part.clone(), whole);
+                            second
+                                .on_batch(kind, batch_in_transaction_fn(store, run))
+                                .batches(batches)
+                        }
+                        (None, true) => second
+                            .on_batch(kind, one_by_one_in_transaction_fn(store, run_in))
+                            .batches(batches),
+                        (None, false) => second.on(kind, in_transaction_fn(store, run_in)),
+                    },
+                )
+            }
+        };
+    }
     let [first, second] = [first, second].map(|router| match settings.notes {
         true => router.on_failure_in_transaction(seen(world, part), note),
         false => router,

@@ -2,6 +2,8 @@
 
 mod plan;
 
+use inbox::Fallback;
+
 /// Until when things go wrong, in milliseconds. From then on everything works, and has to come to its end.
 pub const CALM: u64 = 30_000;
 
@@ -50,6 +52,8 @@ pub struct Scenario {
     pub interventions: Vec<Intervention>,
     /// When the store's clock jumps ahead, and by how much.
     pub jumps: Vec<(u64, u64)>,
+    /// When processors learn a kind.
+    pub deployment: Option<Deployment>,
     /// How fast the store's clock goes, in percent of the runtime's.
     pub clock_percent: u64,
     /// What the parts are told.
@@ -64,6 +68,17 @@ pub struct Sent {
     pub handler: u8,
     /// Its ordering key.
     pub ordering_key: Option<u8>,
+    /// It is of the kind that processors only know from a [deployment](Deployment) on.
+    pub is_newer: bool,
+}
+
+/// From when on processors have a handler for the newer kind of messages: those of before are told to stop.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Deployment {
+    /// When.
+    pub at: u64,
+    /// What becomes of such messages until then.
+    pub fallback: Fallback,
 }
 
 /// One copy of a message on its way.
@@ -342,6 +357,8 @@ pub struct Settings {
     pub transactions: Transactions,
     /// Whether the processors write about failed attempts, in transactions.
     pub notes: bool,
+    /// Whether inline handlers settle their messages by themselves, in transactions.
+    pub inline_settles: bool,
     /// Of handlers.
     pub timeout: Option<u64>,
     /// Attempts.

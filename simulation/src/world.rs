@@ -1,7 +1,7 @@
 //! What all parts of a run share: its time, its plan, its history.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
@@ -18,6 +18,8 @@ use crate::{
 };
 
 pub(crate) const KIND: &str = "planned";
+/// The kind that processors only know from a deployment on.
+pub(crate) const NEWER_KIND: &str = "newer";
 pub(crate) const HANDLERS: [&str; 2] = ["billing", "mail"];
 /// The handler of what is only recorded.
 pub(crate) const AUDIT: &str = "audit";
@@ -63,7 +65,8 @@ impl World {
             let handler = [first, second, AUDIT, CALLS];
             let handler = handler.get(usize::from(sent.handler)).unwrap_or(&first);
             let id = MessageId::new(format!("m{number}"))?;
-            let mut message = Message::new(HandlerName::new(*handler)?, id, Kind::new(KIND)?, "{}");
+            let kind = Kind::new(if sent.is_newer { NEWER_KIND } else { KIND })?;
+            let mut message = Message::new(HandlerName::new(*handler)?, id, kind, "{}");
             if let Some(key) = sent.ordering_key {
                 message = message.with_ordering_key(OrderingKey::new(format!("k{key}"))?);
             }
@@ -96,6 +99,19 @@ impl World {
             Some((message.key().clone(), both))
         });
         keys.collect()
+    }
+
+    /// Those of the kind that processors only know from a deployment on.
+    pub(crate) fn newer(&self) -> BTreeSet<Key> {
+        let all = self.messages.iter();
+        let newer = all.filter(|message| message.kind().as_str() == NEWER_KIND);
+        newer.map(|message| message.key().clone()).collect()
+    }
+
+    /// Whether processors that begin now have all handlers.
+    pub(crate) fn is_deployed(&self) -> bool {
+        let deployment = self.scenario.deployment;
+        deployment.is_none_or(|deployment| self.now() >= deployment.at * 1_000)
     }
 
     /// Which messages come before a message in the broker's order, of those that have its ordering key.

@@ -90,7 +90,7 @@ impl History {
                 .filter(|(_, other)| other.finished.is_none_or(|at| blocks(other, at)))
                 // A replay may come when those behind have been handed out.
                 .filter(|(_, other)| !other.was_replayed)
-                .find(|(_, other)| {
+                .find(|(key, other)| {
                     // The same worker has done it, and settles both in order. What it holds it does not run
                     // again under another lease that it gets. Others may have got it meanwhile, if its leases
                     // have ended without a word.
@@ -99,8 +99,9 @@ impl History {
                         .iter()
                         .rev()
                         .filter(|grant| grant.part == *part);
-                    let last = own.filter_map(|grant| grant.run.as_ref()).next();
-                    let end = last.and_then(|run| run.end);
+                    let last = own.clone().find_map(|grant| grant.run.as_ref());
+                    let fallback = own.clone().next().and(self.fallback(part, key));
+                    let end = last.and_then(|run| run.end).or(fallback);
                     match end {
                         Some(RunEnd::Done) => false,
                         Some(RunEnd::Dead) => ends_block,
@@ -115,7 +116,6 @@ impl History {
         u32::try_from(earlier).unwrap_or(u32::MAX)
     }
 
-    /// Whether a message is run that was finished by others, purged, and accepted again, while it waited for its
     /// Whether one commit has ended this lease and that of a message which an operator has changed.
     fn was_settled_with_a_changed_one(&self, part: &PartId, key: &Key, token: i64) -> bool {
         let last = |key: &Key| self.messages.get(key).and_then(|all| all.last());
@@ -131,6 +131,7 @@ impl History {
         })
     }
 
+    /// Whether a message is run that was finished by others, purged, and accepted again, while it waited for its
     /// transaction. That is rolled back.
     fn runs_in_vain(&mut self, key: &Key, token: i64) -> bool {
         let now = self.now;
@@ -171,9 +172,11 @@ impl History {
             run.was_stopped = stopped && is_told_to_stop;
             run.was_cut = !stopped && is_told_to_stop && !was_blocked;
         }
-        // In a batch it is dropped with the others. While a claim of its own may have taken the lease, it is asked for
-        // again, which takes an answer.
-        let is_judged = self.under_trouble == 0 && self.terms.batches != Some(key.handler.as_str());
+        // In a batch it is dropped with the others, and one that settles inline ends its lease itself. While a claim of
+        // its own may have taken the lease, it is asked for again, which takes an answer.
+        let settles = &*part.name == "inline" && self.terms.inline_settles;
+        let is_batched = self.terms.batches == Some(key.handler.as_str());
+        let is_judged = self.under_trouble == 0 && !is_batched && !settles;
         let is_late = is_judged && told_lost.is_some_and(|told| now > told + limit);
         self.check("a lost lease ends its handler", !is_late, || {
             format!("{part} went on with {key}")

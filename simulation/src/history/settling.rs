@@ -30,6 +30,7 @@ impl History {
                 .iter()
                 .filter(own)
                 .filter_map(|grant| grant.run.as_ref()?.end)
+                .chain(self.fallback(part, key))
                 .collect();
             let is_batched = self.terms.batches == Some(key.handler.as_str());
             let is_unopened = message.grants.iter().filter(own).any(|own| own.is_unopened);
@@ -79,9 +80,14 @@ impl History {
                 (None, Outcome::Defer { .. }) => runs || ends.contains(&RunEnd::Defer),
                 (None, Outcome::Dead { .. }) => is_used_up || ends.contains(&RunEnd::Dead),
                 (None, Outcome::Processed { .. }) => ends.contains(&RunEnd::Done),
-                // Or the handler of a whole batch did not come to it before its lease ran out, as threads were blocked.
+                // Or the handler of a whole batch did not come to it before its lease ran out, as threads were blocked;
+                // or an inline one was not told that its transaction is open.
                 (None, Outcome::Retry { .. }) => {
-                    is_unopened || !ends.is_empty() || is_batched && self.blocked > 0
+                    let is_own_matter = &*part.name == "inline" && grant.is_undone;
+                    is_unopened
+                        || is_own_matter
+                        || !ends.is_empty()
+                        || is_batched && self.blocked > 0
                 }
                 (Some(run), outcome) => match (run.end, outcome) {
                     (None, _) => false,

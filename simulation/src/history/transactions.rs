@@ -11,7 +11,10 @@ use crate::{
 impl History {
     /// Whether what this part does for a message is done in transactions.
     pub(super) fn is_transactional(&self, part: &PartId, key: &Key) -> bool {
-        self.terms.in_transactions && is_processed_here(part, key)
+        match &*part.name {
+            "inline" => self.terms.inline_settles,
+            _ => self.terms.in_transactions && is_processed_here(part, key),
+        }
     }
 
     /// A transaction commits, before its settlements are written down.
@@ -75,7 +78,8 @@ impl History {
             if *settled != Settled::Done || !is_processed_here(part, key) {
                 continue;
             }
-            let is_transactional = self.is_transactional(part, key);
+            let has_handler = self.fallback(part, key).is_none();
+            let is_transactional = self.is_transactional(part, key) && has_handler;
             let has_notes = self.terms.has_notes;
             let is_stopping = self.stops.contains_key(part) || self.failing.contains(part);
             let Some(message) = self.current(key) else {

@@ -3,16 +3,20 @@
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
 use inbox::{
-    CancellationToken, InlineConsumer,
-    inline::{Consumed, OnBusy},
+    Bytes, CancellationToken, Error, ErrorKind, Failure, InlineConsumer, Leased, Outcome, Settled,
+    Settlement, Transactional as _,
+    inline::{ConsumeError, Consumed, OnBusy},
 };
 use tokio::time::{sleep, sleep_until, timeout};
 
 use super::{SLACK, after_dead, millis, retry, seen, stopping, terms};
-use crate::{handler::handle, history::PartId, world::World};
+use crate::{
+    Flaw, handler::handle, history::PartId, store::Seen, transaction::Effect, world::World,
+};
 
 /// An inline consumer, and the deliveries that come to it.
 pub(crate) async fn inline(
@@ -94,11 +98,22 @@ async fn deliver(
     let Some(message) = world.messages.get(message) else {
         return true;
     };
+    let since = world.now();
     let run = async |leased| {
         let (world, part) = (world.clone(), part.clone());
         handle(world, part, leased, CancellationToken::new()).await
     };
-    let consuming = consumer.consume(message, run);
+    let consuming = async {
+        match world.scenario.settings.inline_settles {
+            false => consumer.consume(message, run).await,
+            true => {
+                let run = |leased: Leased| in_transaction(seen(world, part), leased, run);
+                consumer
+                    .consume_settling(message, run, Failure::clone)
+                    .await
+            }
+        }
+    };
     let consumed = match leaves.filter(|_| !world.is_calm()) {
         None => consuming.await,
         Some(after) => match timeout(millis(after), consuming).await {
@@ -110,12 +125,69 @@ async fn deliver(
             }
         },
     };
-    world
-        .history()
-        .trace(|| format!("{part} consumed {}: {consumed:?}", message.key()));
+    let consumed = match consumed {
+        Err(ConsumeError::Handler(_)) if world.flaw == Some(Flaw::HidesFailures) => {
+            Ok(Consumed::Ran { result: None })
+        }
+        consumed => consumed,
+    };
+    let mut history = world.history();
+    history.told_caller(part, message.key(), since, &consumed);
+    drop(history);
     match consumed {
         Ok(Consumed::Busy { .. } | Consumed::Blocked) => false,
         Ok(_) => true,
         Err(error) => error.is_final(),
     }
+}
+
+/// Runs a handler and settles its message in one transaction, as one that does so by itself.
+async fn in_transaction(
+    store: Seen,
+    leased: Leased,
+    run: impl AsyncFnOnce(Leased) -> Result<Option<Bytes>, Failure>,
+) -> Result<Option<Bytes>, Failure> {
+    let limit = millis(store.world.scenario.settings.store_timeout);
+    let lease = leased.lease.clone();
+    let mut transaction = within(limit, store.open_for(std::slice::from_ref(&lease))).await?;
+    transaction.write(&lease, Effect::Work);
+    let result = match run(leased).await {
+        Ok(result) => result,
+        Err(failure) => {
+            let _ = within(limit, store.roll_back(transaction)).await;
+            return Err(failure);
+        }
+    };
+    // What the store does not take of a result is left out.
+    for kept in [result.clone(), None] {
+        let settlement = Settlement {
+            lease: lease.clone(),
+            outcome: Outcome::Processed { result: kept },
+        };
+        let settling = store.settle_in(&mut transaction, std::slice::from_ref(&settlement));
+        match within(limit, settling).await?.pop() {
+            Some(Settled::Done) => {
+                within(limit, store.commit(transaction)).await?;
+                return Ok(result);
+            }
+            Some(Settled::LeaseLost) => {
+                let _ = within(limit, store.roll_back(transaction)).await;
+                return Err(Failure::lease_lost());
+            }
+            _ => {}
+        }
+    }
+    Err(Failure::retry("refused"))
+}
+
+/// A call of the store, which may not be answered.
+async fn within<T>(
+    limit: Duration,
+    call: impl Future<Output = inbox::Result<T>>,
+) -> inbox::Result<T> {
+    let given_up = |_| {
+        let error = Error::new(ErrorKind::Unavailable, "planned");
+        Err(error.with_effect(inbox::Effect::Unknown))
+    };
+    timeout(limit, call).await.unwrap_or_else(given_up)
 }

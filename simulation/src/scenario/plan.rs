@@ -1,11 +1,12 @@
 //! Draws a scenario from a seed.
 
 use fastrand::Rng;
+use inbox::Fallback;
 
 use super::{
-    Behaviour, CALLED, CALM, Caller, Change, Delivered, Does, Fault, Intervention, Kind, Odd,
-    Oddity, Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings, SlowClaims,
-    Stop, Transactions, Whole, Wrong,
+    Behaviour, CALLED, CALM, Caller, Change, Delivered, Deployment, Does, Fault, Intervention,
+    Kind, Odd, Oddity, Operation, Outage, Part, RECORDED, Rejected, Scenario, Sent, Settings,
+    SlowClaims, Stop, Transactions, Whole, Wrong,
 };
 
 impl Scenario {
@@ -20,6 +21,7 @@ impl Scenario {
             .map(|_| Sent {
                 handler: random.u8(0..2),
                 ordering_key: (is_ordered && random.u8(0..4) > 0).then(|| random.u8(0..2)),
+                is_newer: false,
             })
             .collect();
         // Some seeds have nothing but some of the kinds of trouble.
@@ -45,6 +47,7 @@ impl Scenario {
             jumps: (0..random.usize(0..3).saturating_sub(1))
                 .map(|_| (random.u64(0..CALM), random.u64(10..20_000)))
                 .collect(),
+            deployment: None,
             clock_percent: random
                 .choice([100, 100, 100, 100, 80, 110, 130])
                 .unwrap_or(100),
@@ -61,6 +64,8 @@ impl Scenario {
         whole_batches(&mut whole);
         clocks(&mut whole);
         runs(&mut whole);
+        inline_transactions(&mut whole);
+        deployment(&mut whole);
         whole
     }
 }
@@ -291,6 +296,34 @@ fn clocks(whole: &mut Scenario) {
     }
 }
 
+/// In half of the seeds with transactions inline handlers have some, too.
+fn inline_transactions(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ INLINE_TRANSACTIONS);
+    let has_transactions = whole.settings.transactions != Transactions::None;
+    whole.settings.inline_settles = has_transactions && random.bool();
+}
+
+/// In some seeds processors do not have a handler for each message from the beginning.
+fn deployment(whole: &mut Scenario) {
+    let mut random = Rng::with_seed(whole.seed ^ DEPLOYMENT);
+    if random.u8(0..6) > 0 {
+        return;
+    }
+    let fallback = random.choice([
+        Fallback::Leave,
+        Fallback::DeadLetter,
+        Fallback::Retry,
+        Fallback::Ignore,
+    ]);
+    whole.deployment = Some(Deployment {
+        at: soon_or_late(&mut random, 5_000, CALM),
+        fallback: fallback.unwrap_or_default(),
+    });
+    for sent in &mut whole.messages {
+        sent.is_newer = sent.handler < RECORDED && random.u8(0..3) == 0;
+    }
+}
+
 fn odd(random: &mut Rng) -> Odd {
     Odd {
         what: match random.u8(0..6) {
@@ -325,6 +358,10 @@ const WHOLE_BATCHES: u64 = 0x7768_6f6c_655f_6261;
 const RUNS: u64 = 0x7275_6e73_5f5f_5f5f;
 /// The same for clocks.
 const CLOCKS: u64 = 0x636c_6f63_6b73_5f5f;
+/// The same for transactions of inline consumers.
+const INLINE_TRANSACTIONS: u64 = 0x696e_6c69_6e65_7472;
+/// The same for deployments.
+const DEPLOYMENT: u64 = 0x6465_706c_6f79_6d65;
 /// The same for callers of inline consumers, and refusals.
 const CALLERS: u64 = 0x6361_6c6c_6572_735f;
 
@@ -341,6 +378,7 @@ fn settings(random: &mut Rng) -> Settings {
         leases_percent: Vec::new(),
         transactions: Transactions::None,
         notes: false,
+        inline_settles: false,
         timeout: random.bool().then(|| random.u64(500..10_000)),
         attempts: random.u32(1..6),
         drain_limit: random.u64(0..8_000),

@@ -94,6 +94,7 @@ fn every_flaw_breaks_the_rule_that_is_there_for_it() {
             Flaw::LosesEffects | Flaw::LosesNotes => "no effect is lost",
             Flaw::PutsOff => "settled as it ended",
             Flaw::SettlesForwards => "what is behind goes back first",
+            Flaw::HidesFailures => "callers are told the truth",
         };
         found(flaw, rule);
     }
