@@ -15,7 +15,7 @@ use futures_util::future::BoxFuture;
 use tokio::time::Instant;
 
 use super::{
-    Context, Failure, Served,
+    Context, Failure,
     driver::{CANCEL_GRACE, Driver},
     lane::{Isolation, Lane},
     outcomes::expired,
@@ -43,8 +43,19 @@ pub(super) struct Claimed {
     result: Result<Claims>,
 }
 
-/// Whether something is so of the messages claimed so far of each ordering key of a router.
-type Runs = HashMap<(Option<usize>, OrderingKey), bool>;
+/// Something of the messages claimed so far of each ordering key of a router.
+type OfKeys<T> = HashMap<(Option<usize>, OrderingKey), T>;
+
+/// What was claimed so far of an ordering key.
+#[derive(Clone, Copy, Debug, Default)]
+struct Run {
+    /// All of it runs.
+    is_whole: bool,
+    /// How many messages do.
+    length: u32,
+    /// Some do not that were claimed behind others.
+    is_cut: bool,
+}
 
 /// The state of claiming.
 pub(super) struct Claiming {
@@ -195,7 +206,7 @@ impl Driver {
             let served = self.config.served.get(index);
             served.map(|served| served.terms.length())
         };
-        let run_of = |index: usize| self.config.served.get(index).map(Served::run_limit);
+        let run_of = |index: usize| self.lanes.get(index).map(|lane| lane.run_length.limit());
         let (lease, run) = (lease_of(leader), run_of(leader));
         // A look for work takes in all that have nothing, however little room they have.
         let is_look = |index: usize, lane: &Lane| lane.is_idle() && self.table.held_for(index) == 0;
@@ -236,6 +247,8 @@ impl Driver {
             }
         }
         let was_empty = self.table.is_empty();
+        let leading = self.lanes.get(leader);
+        let run_limit = leading.map_or(1, |lane| lane.run_length.limit());
         let config = self.config.clone();
         self.claiming.call = Some(Box::pin(async move {
             let served = || lanes.iter().filter_map(|index| config.served.get(*index));
@@ -245,7 +258,7 @@ impl Driver {
             let request = ClaimRequest {
                 handlers: served().map(|served| served.name.clone()).collect(),
                 limit: u32::try_from(limit).unwrap_or(u32::MAX),
-                run_limit: served().next().map_or(1, Served::run_limit),
+                run_limit,
                 terms: terms.clone(),
             };
             let started = Instant::now();
@@ -384,7 +397,7 @@ impl Driver {
         leased: Vec<Leased>,
         lease: Duration,
         expires: Instant,
-        runs_of: &mut Runs,
+        runs_of: &mut OfKeys<Run>,
     ) -> Vec<Leased> {
         let now = Instant::now();
         self.compare_leases(now);
@@ -397,7 +410,7 @@ impl Driver {
         let (mut waiting, mut others) = (Vec::new(), Vec::new());
         let mut taken_again = Vec::new();
         // Whether a message of an ordering key, of those claimed so far, is to be run.
-        let mut seen = Runs::new();
+        let mut seen = OfKeys::<bool>::new();
         for leased in leased {
             let lane = self.config.place(leased.message.handler());
             let ordering_key = leased.message.ordering_key().cloned();
@@ -424,7 +437,7 @@ impl Driver {
             if is_to_run {
                 match self.replace(index, leased, lease, expires) {
                     Some(leased) => others.push(leased),
-                    None => runs_of.extend(ordering_key.map(|key| (key, false))),
+                    None => runs_of.extend(ordering_key.map(|key| (key, Run::default()))),
                 }
                 continue;
             }
@@ -440,7 +453,7 @@ impl Driver {
                 waiting.push(index);
             }
             taken_again.push(index);
-            runs_of.extend(ordering_key.map(|key| (key, false)));
+            runs_of.extend(ordering_key.map(|key| (key, Run::default())));
             self.renewal.look_at(now);
         }
         let claimed: HashSet<usize> = held.into_values().collect();
@@ -545,8 +558,7 @@ impl Driver {
     }
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
-        // Whether all messages of an ordering key so far run.
-        let mut runs = Runs::new();
+        let mut runs = OfKeys::new();
         let leased = self.adopt(leased, lease, expires, &mut runs);
         self.look_at_claim(&leased, asked, expires);
         let isolated = self.isolate(&leased, asked);
@@ -556,8 +568,8 @@ impl Driver {
             let key = key.map(|key| (index, key.clone()));
             let before = key.as_ref().and_then(|key| runs.get(key)).copied();
             let end = self.end_without_run(&leased, lease);
-            let is_in_order = before.is_none_or(|all_run| {
-                all_run && end.is_none() && self.may_follow(&leased.message, index)
+            let is_in_order = before.is_none_or(|run: Run| {
+                run.is_whole && end.is_none() && self.may_follow(&leased.message, index)
             });
             // What was claimed with it comes first, also if it is not to be run.
             let end = end.filter(|_| is_in_order);
@@ -607,7 +619,10 @@ impl Driver {
                 None => Phase::Ended,
             };
             if let Some(key) = key {
-                runs.insert(key, phase == Phase::Running);
+                let run = runs.entry(key).or_default();
+                run.is_whole = phase == Phase::Running;
+                run.length += u32::from(run.is_whole);
+                run.is_cut |= !is_in_order;
             }
             let outcome = end.unwrap_or(Outcome::Release);
             let slot = self.admit(context, index, lease, expires, phase);
@@ -625,6 +640,18 @@ impl Driver {
                     }
                     (None, _) => self.settle(slot, outcome),
                 }
+            }
+        }
+        self.learn_run_lengths(asked, &runs);
+    }
+
+    fn learn_run_lengths(&mut self, asked: &[usize], runs: &OfKeys<Run>) {
+        for index in asked {
+            let of_lane = runs.iter().filter(|((lane, _), _)| *lane == Some(*index));
+            let longest = of_lane.clone().map(|(_, run)| run.length).max();
+            let is_cut = of_lane.into_iter().any(|(_, run)| run.is_cut);
+            if let (Some(longest), Some(lane)) = (longest, self.lanes.get_mut(*index)) {
+                lane.run_length.learn(longest, is_cut);
             }
         }
     }

@@ -11,6 +11,7 @@ use super::{
     forming::Part,
     look_ahead::LookAhead,
     rate::Tokens,
+    run_length::RunLength,
 };
 use crate::backoff::after;
 
@@ -31,6 +32,8 @@ pub(super) struct Lane {
     pub(super) failed: VecDeque<Failed>,
     /// How many are being settled so.
     pub(super) concluding: usize,
+    /// Of an ordering key in a claim.
+    pub(super) run_length: RunLength,
     /// The last messages for batches have crashed a worker before: they are claimed one by one.
     pub(super) is_wary: bool,
     /// Nothing is claimed before this, so that messages gather.
@@ -92,6 +95,7 @@ impl Lane {
             formed: VecDeque::new(),
             failed: VecDeque::new(),
             concluding: 0,
+            run_length: RunLength::new(served.run_limit()),
             is_wary: false,
             gathers_until: now,
             isolation: Isolation::None,

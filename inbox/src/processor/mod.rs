@@ -26,6 +26,7 @@ mod outcomes;
 mod rate;
 mod rehearsal;
 mod router;
+mod run_length;
 mod runs;
 mod settling;
 mod table;

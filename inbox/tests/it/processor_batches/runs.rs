@@ -103,6 +103,34 @@ async fn a_batch_can_be_of_one_key() {
     assert_eq!(runs.all(), expected);
 }
 
+/// Defect: where the kinds of a key alternate, each claim took a whole run and handed back all but one.
+#[tokio::test(start_paused = true)]
+async fn what_cannot_run_together_is_not_claimed_together() {
+    for kinds in [1, 2, 7] {
+        let (spy, runs) = (spy(), Runs::default());
+        let kind = |n: usize| format!("kind-{}", n / kinds % 2);
+        let messages = interleaved(&["k", "l"], 200);
+        let messages = messages.iter().enumerate();
+        spy.receive_all(messages.map(|(n, message)| of_kind(&kind(n / 2), message)))
+            .await;
+        let router = Router::new(billing())
+            .on_batch("kind-0", seen(&runs))
+            .on_batch("kind-1", seen(&runs))
+            .batches(Batches::of_one_key(100));
+        let summary = until_idle_by_a_paused_clock(processor(&spy, router)).await;
+        assert_eq!((summary.processed, summary.dead), (400, 0));
+        assert!(summary.released <= 2 * 400, "{kinds}: {summary:?}");
+        for key in ["k", "l"] {
+            assert_eq!(of_key(&runs.all().concat(), key), numbered(key, 0..200));
+        }
+        let sizes = runs.sizes();
+        assert!(
+            sizes.iter().all(|size| *size <= kinds),
+            "{kinds}: {sizes:?}"
+        );
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn without_runs_a_key_has_one_message_at_a_time() {
     let (spy, runs) = (spy(), Runs::default());
