@@ -390,28 +390,31 @@ impl Driver {
 
     /// Takes note of messages that were claimed although this worker holds them: their leases had
     /// run out by the store's clock, which goes on while this worker's stands still, and may be set.
-    /// Returns the others, with those whose outcome is stored already and only its answer still to
-    /// come. In `runs_of` it notes the ordering keys of what is held: what else was claimed of these has to wait.
+    /// Returns the others, with their places in the order of what was claimed, and with those whose outcome is
+    /// stored already and only its answer still to come. In `runs_of` it notes the ordering keys of what is held:
+    /// what else was claimed of these has to wait.
     fn adopt(
         &mut self,
         leased: Vec<Leased>,
         lease: Duration,
         expires: Instant,
         runs_of: &mut OfKeys<Run>,
-    ) -> Vec<Leased> {
+    ) -> Vec<(u64, Leased)> {
         let now = Instant::now();
+        let first = self.table.orders(leased.len());
         self.compare_leases(now);
         let held = self
             .table
             .holders(leased.iter().map(|leased| &leased.lease.key));
+        let leased = (first..).zip(leased);
         if held.is_empty() {
-            return leased;
+            return leased.collect();
         }
         let (mut waiting, mut others) = (Vec::new(), Vec::new());
         let mut taken_again = Vec::new();
         // Whether a message of an ordering key, of those claimed so far, is to be run.
         let mut seen = OfKeys::<bool>::new();
-        for leased in leased {
+        for (order, leased) in leased {
             let lane = self.config.place(leased.message.handler());
             let ordering_key = leased.message.ordering_key().cloned();
             let ordering_key = ordering_key.map(|key| (lane, key));
@@ -425,7 +428,7 @@ impl Driver {
             let slot = index.and_then(|index| Some((index, self.table.get_mut(index)?)));
             let Some((index, slot)) = slot else {
                 see(true);
-                others.push(leased);
+                others.push((order, leased));
                 continue;
             };
             // It is to be run: its outcome is stored, or it is another message, whose key was purged after others
@@ -435,8 +438,8 @@ impl Driver {
                 || before == Some(true);
             see(is_to_run);
             if is_to_run {
-                match self.replace(index, leased, lease, expires) {
-                    Some(leased) => others.push(leased),
+                match self.replace(index, leased, lease, expires, order) {
+                    Some(leased) => others.push((order, leased)),
                     None => runs_of.extend(ordering_key.map(|key| (key, Run::default()))),
                 }
                 continue;
@@ -474,6 +477,7 @@ impl Driver {
         leased: Leased,
         lease: Duration,
         expires: Instant,
+        order: u64,
     ) -> Option<Leased> {
         let slot = self.table.get_mut(index)?;
         let (lane, phase) = (slot.lane, slot.phase);
@@ -489,7 +493,7 @@ impl Driver {
         }
         let context = Context::claimed(leased, &self.config);
         self.count(&context, Count::Claimed);
-        let slot = self.admit(context, lane, lease, expires, Phase::Ended);
+        let slot = self.admit(context, lane, lease, expires, Phase::Ended, order);
         let outcome = Outcome::Defer {
             after: CANCEL_GRACE.max(lease / 6),
             error: None,
@@ -559,10 +563,11 @@ impl Driver {
 
     fn accept(&mut self, leased: Vec<Leased>, asked: &[usize], lease: Duration, expires: Instant) {
         let mut runs = OfKeys::new();
-        let leased = self.adopt(leased, lease, expires, &mut runs);
+        let adopted = self.adopt(leased, lease, expires, &mut runs);
+        let (orders, leased): (Vec<_>, Vec<_>) = adopted.into_iter().unzip();
         self.look_at_claim(&leased, asked, expires);
         let isolated = self.isolate(&leased, asked);
-        for leased in leased {
+        for (order, leased) in orders.into_iter().zip(leased) {
             let index = self.config.place(leased.message.handler());
             let key = leased.message.ordering_key();
             let key = key.map(|key| (index, key.clone()));
@@ -625,7 +630,7 @@ impl Driver {
                 run.is_cut |= !is_in_order;
             }
             let outcome = end.unwrap_or(Outcome::Release);
-            let slot = self.admit(context, index, lease, expires, phase);
+            let slot = self.admit(context, index, lease, expires, phase, order);
             if phase == Phase::Held {
                 self.hold(slot);
             } else if phase == Phase::Ended {

@@ -256,6 +256,7 @@ impl Driver {
         lease_length: Duration,
         expires: Instant,
         phase: Phase,
+        order: u64,
     ) -> usize {
         let served = lane.and_then(|lane| self.config.served.get(lane));
         let in_flight = served.map(|served| served.metrics.hold());
@@ -279,7 +280,7 @@ impl Driver {
             waited: None,
             is_spared: false,
             run,
-            order: 0,
+            order,
             _in_flight: in_flight,
         });
         self.renewal.runs_out(expires, lease_length);

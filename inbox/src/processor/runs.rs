@@ -115,10 +115,25 @@ impl Driver {
         // Before their turn comes with a settlement in front of them, which would count an attempt.
         let is_release = |one: &OfSlot| one.1.outcome == Outcome::Release;
         let (mut sent, others): (Vec<_>, Vec<_>) = others.into_iter().partition(is_release);
-        let (mut last, mut others): (Vec<_>, Vec<_>) =
+        let (last, mut others): (Vec<_>, Vec<_>) =
             others.into_iter().partition(|one| run_of(one).is_some());
+        // And with them what is behind one of them and put off, as an earlier outcome of it is to be found out.
+        let order_of = |one: &OfSlot| self.table.get(one.0).map(|slot| slot.order);
+        let mut firsts = HashMap::new();
+        for one in &sent {
+            if let Some(run) = run_of(one) {
+                let first = firsts.entry(run.clone()).or_insert_with(|| order_of(one));
+                *first = order_of(one).min(*first);
+            }
+        }
+        let is_behind = |one: &OfSlot| {
+            let first = run_of(one).and_then(|run| firsts.get(run));
+            first.is_some_and(|first| order_of(one) > *first)
+        };
+        let (mut behind, mut last): (Vec<_>, Vec<_>) = last.into_iter().partition(is_behind);
+        sent.append(&mut behind);
         // What does not fit into this call is put in order again for the next one.
-        let backwards = |one: &OfSlot| Reverse(self.table.get(one.0).map(|slot| slot.order));
+        let backwards = |one: &OfSlot| Reverse(order_of(one));
         sent.sort_by_key(backwards);
         last.sort_by_key(backwards);
         sent.append(&mut others);

@@ -123,7 +123,8 @@ impl Driver {
         self.done(index, &settlement.outcome);
         if let Some((leased, lane, lease, expires)) = newer {
             let context = Context::claimed(leased, &self.config);
-            let slot = self.admit(context, lane, lease, expires, Phase::Ended);
+            let order = self.table.orders(1);
+            let slot = self.admit(context, lane, lease, expires, Phase::Ended, order);
             self.settle(slot, Outcome::Release);
         }
     }

@@ -51,7 +51,7 @@ pub(super) struct Slot {
     pub is_passed_over: bool,
     /// The run that it may belong to.
     pub run: Option<RunKey>,
-    /// How many messages came before it.
+    /// How many messages were claimed before it.
     pub order: u64,
     /// Counts it as held; `None` where no router has it.
     pub _in_flight: Option<InFlight>,
@@ -152,7 +152,7 @@ pub(super) struct Table {
     of_runs: HashMap<RunKey, usize>,
     /// The runs of which fewer are held than at the last look.
     thinned: Vec<RunKey>,
-    inserted: u64,
+    claimed: u64,
 }
 
 impl Table {
@@ -164,21 +164,26 @@ impl Table {
             held: vec![0; lanes],
             of_runs: HashMap::new(),
             thinned: Vec::new(),
-            inserted: 0,
+            claimed: 0,
         }
+    }
+
+    /// The first of so many places in the order of what was claimed.
+    pub(super) fn orders(&mut self, count: usize) -> u64 {
+        let first = self.claimed;
+        self.claimed += count as u64;
+        first
     }
 
     /// Takes a slot. A store may answer a claim with more messages than were asked for, so the
     /// table grows rather than lose one.
-    pub(super) fn insert(&mut self, mut slot: Slot) -> usize {
+    pub(super) fn insert(&mut self, slot: Slot) -> usize {
         if let Some(held) = self.held_of(slot.lane) {
             *held += 1;
         }
         if let Some(run) = &slot.run {
             *self.of_runs.entry(run.clone()).or_default() += 1;
         }
-        slot.order = self.inserted;
-        self.inserted += 1;
         let index = self.free.pop().unwrap_or_else(|| {
             self.slots.push(None);
             self.slots.len() - 1

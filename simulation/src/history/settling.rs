@@ -157,10 +157,7 @@ impl History {
             .messages
             .iter()
             .filter(|(key, _)| self.terms.ordering_keys.get(*key) == Some(&order_key));
-        // One that was purged and accepted again while its batch goes on is put off in the same call, behind what is
-        // handed back.
-        let once = same.filter(|(_, lives)| lives.len() == 1);
-        let behind = once.filter_map(|(key, lives)| Some((key, lives.last()?)));
+        let behind = same.filter_map(|(key, lives)| Some((key, lives.last()?)));
         let mut behind =
             behind.filter(|(key, message)| message.order > order && held(key, message));
         let first = behind.next().map(|(key, _)| key.to_string());
