@@ -54,12 +54,19 @@ pub(crate) fn unwritten(doing: &str, error: &KafkaError) -> SourceError {
     }
 }
 
-/// Whether a broker refused it for its size, or for that of the batch that it was in.
-pub(crate) fn is_too_large(error: &KafkaError) -> bool {
+/// Whether it is what a broker says of a batch, whichever of its records is the reason: one that is too large, or has no
+/// key where the topic is compacted, or another time than the topic allows.
+pub(crate) fn is_of_batch(error: &KafkaError) -> bool {
     let code = error.rdkafka_error_code();
     matches!(
         code,
-        Some(Code::MessageBatchTooLarge | Code::MessageSizeTooLarge)
+        Some(
+            Code::InvalidRecord
+                | Code::InvalidTimestamp
+                | Code::MessageBatchTooLarge
+                | Code::MessageSizeTooLarge
+                | Code::UnsupportedForMessageFormat
+        )
     )
 }
 

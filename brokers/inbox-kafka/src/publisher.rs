@@ -18,7 +18,7 @@ use crate::{
     Connection,
     connection::set_unless_set,
     envelope::{headers, is_tombstone},
-    error::is_too_large,
+    error::is_of_batch,
     writer::Writer,
 };
 
@@ -38,9 +38,9 @@ const QUEUE_PAUSE: Duration = Duration::from_millis(10);
 /// failed message and those behind it on the same partition, none overtakes another while the client tries again; one
 /// that is given up after the time limit leaves a gap.
 ///
-/// A topic's `max.message.bytes` is for a batch of messages, which the client fills without regard to it. Those of a
-/// batch that is refused for its size are sent again, each in a batch of its own: one that is refused once more is too
-/// large by itself.
+/// Brokers take a batch of messages or refuse it, and the client fills one without regard to what a topic allows, such as
+/// its `max.message.bytes`. Those of a batch that is refused for its size, or for one of them, as one without a key where the
+/// topic is compacted, are sent again, each in a batch of its own: one that is refused once more is refused for itself.
 pub struct KafkaPublisher {
     connection: Connection,
     limit: Duration,
@@ -172,8 +172,8 @@ impl KafkaPublisher {
     }
 }
 
-/// The places of those that a broker refused for a size that may be that of their batch, to be sent again in their
-/// order. One that has a later one of its key written already is not among them: it would come after that.
+/// The places of those that a broker refused for what may be the fault of their batch, to be sent again in their order.
+/// One that has a later one of its key written already is not among them: it would come after that.
 fn refused_with_others(messages: &[Envelope], sent: &[KafkaResult<()>]) -> Vec<usize> {
     let mut written: HashSet<(&str, &str)> = HashSet::new();
     let mut again = Vec::new();
@@ -182,7 +182,7 @@ fn refused_with_others(messages: &[Envelope], sent: &[KafkaResult<()>]) -> Vec<u
         let key = key.map(|key| (message.address.as_str(), key));
         match result {
             Ok(()) => written.extend(key),
-            Err(error) if is_too_large(error) && key.is_none_or(|key| !written.contains(&key)) => {
+            Err(error) if is_of_batch(error) && key.is_none_or(|key| !written.contains(&key)) => {
                 again.push(place);
             }
             Err(_) => {}
@@ -209,8 +209,8 @@ impl Publisher for KafkaPublisher {
         for result in sent {
             answers.push(result.map_err(|error| {
                 let failure = self.writer.failed(DOING, &producer, &error);
-                match is_too_large(&error) {
-                    // It may be the batch that is, of which this says nothing.
+                match is_of_batch(&error) {
+                    // It may be another one of the batch, of which this says nothing.
                     true => SourceError::transient(failure.to_string()),
                     false => failure,
                 }

@@ -148,6 +148,13 @@ impl Kafka {
             .await
     }
 
+    /// Makes a topic of one partition whose records need keys.
+    pub(crate) async fn create_compacted(&self, topic: &str) -> Outcome {
+        let made = NewTopic::new(topic, 1, TopicReplication::Fixed(1));
+        self.create_all(&[made.set("cleanup.policy", "compact")])
+            .await
+    }
+
     async fn create_all(&self, topics: &[NewTopic<'_>]) -> Outcome {
         let admin: AdminClient<DefaultClientContext> = AdminClient::from_config(&self.config())?;
         let options = AdminOptions::new().operation_timeout(Some(LIMIT));

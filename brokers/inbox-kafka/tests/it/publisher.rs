@@ -149,3 +149,33 @@ async fn what_is_sent_again_alone_does_not_pass_others_of_its_key() -> Outcome {
     }
     Ok(())
 }
+
+/// As a compacted topic refuses a record without a key, with all that is in its batch.
+#[tokio::test(flavor = "multi_thread")]
+async fn one_that_a_topic_refuses_is_no_fault_of_its_batch() -> Outcome {
+    let Some(kafka) = Kafka::shared()? else {
+        return Ok(());
+    };
+    let topic = "compacted";
+    kafka.create_compacted(topic).await?;
+    let odd = 7_usize;
+    let mut messages = Vec::new();
+    for number in 0..20 {
+        let mut message = Envelope::new(topic, number.to_string());
+        message.key = (number != odd).then(|| number.to_string());
+        messages.push(message);
+    }
+    let publisher = KafkaPublisher::new(kafka.connection()).timeout(LIMIT);
+    // The second time, the client goes on behind what was refused.
+    for _ in 0..2 {
+        let answers = publisher.publish(&messages).await;
+        for (number, answer) in answers.iter().enumerate() {
+            assert_eq!(answer.is_ok(), number != odd, "{number}: {answer:?}");
+            if let Err(error) = answer {
+                assert!(!error.is_transient(), "{number}: {error}");
+            }
+        }
+    }
+    assert_eq!(kafka.records(topic)?.len(), 2 * (messages.len() - 1));
+    Ok(())
+}
