@@ -113,7 +113,10 @@ impl ClientContext for Context {
                 } else {
                     one.hi_offset
                 };
-                offsets.behind(&Place::new(&topic.topic, one.partition), end)
+                // What it has fetched and not handed out is in a queue. If there is none, what is left of it, as marks and
+                // what was aborted, never comes.
+                let seen = (one.fetchq_cnt == 0).then_some(one.next_offset);
+                offsets.behind(&Place::new(&topic.topic, one.partition), end, seen)
             })
             .collect();
         drop(offsets);

@@ -310,9 +310,13 @@ impl Offsets {
         }
     }
 
-    /// How many offsets are between what was taken of a partition and this end of it.
-    pub(crate) fn behind(&self, place: &Place, end: i64) -> Option<u64> {
-        let next = self.partitions.get(place)?.next?;
+    /// How many offsets are between what was taken of a partition and this end of it. `seen`: the first offset that the client
+    /// has not looked at, where all that it has of those before it was taken.
+    pub(crate) fn behind(&self, place: &Place, end: i64, seen: Option<i64>) -> Option<u64> {
+        let partition = self.partitions.get(place)?;
+        // What is read again was taken for nothing.
+        let seen = seen.filter(|_| !matches!(partition.state, State::Rewinding { .. }));
+        let next = partition.next?.max(seen.unwrap_or_default());
         u64::try_from(end.saturating_sub(next)).ok()
     }
 
@@ -529,9 +533,19 @@ mod tests {
     #[test]
     fn the_lag_is_what_was_not_taken() {
         let (mut offsets, place) = assigned();
-        assert_eq!(offsets.behind(&place, 10), None);
+        assert_eq!(offsets.behind(&place, 10, None), None);
         take(&mut offsets, &place, &[3]);
-        assert_eq!(offsets.behind(&place, 10), Some(6));
-        assert_eq!(offsets.behind(&place, 2), None);
+        assert_eq!(offsets.behind(&place, 10, None), Some(6));
+        assert_eq!(offsets.behind(&place, 2, None), None);
+        assert_eq!(offsets.behind(&place, 10, Some(8)), Some(2));
+        assert_eq!(offsets.behind(&place, 10, Some(-1001)), Some(6));
+    }
+
+    #[test]
+    fn what_is_read_again_is_behind() {
+        let (mut offsets, place) = assigned();
+        let marks = take(&mut offsets, &place, &[3, 4]);
+        offsets.give_up(&marks[0], Instant::now());
+        assert_eq!(offsets.behind(&place, 10, Some(10)), Some(5));
     }
 }
