@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 use crate::{
     Rejections,
-    envelope::{MAX_ATTRIBUTES, is_text, text},
+    envelope::{MAX_ATTRIBUTES, is_fifo, is_text, text},
     error::{failed, is_of_content, late, transient},
     queue::{PATIENCE, Queue},
 };
@@ -118,7 +118,7 @@ impl SqsDelivery {
             .queue_url(connection.queue_url(to))
             .set_message_body(received.body.clone())
             .set_message_attributes(Some(attributes));
-        if to.ends_with(".fifo") {
+        if is_fifo(to) {
             let system = received.attributes.as_ref();
             let group = system.and_then(|system| system.get(&System::MessageGroupId));
             request = request

@@ -56,7 +56,8 @@ pub(crate) fn envelope(address: &str, message: &Message) -> Envelope {
     envelope.headers.retain(|(name, _)| name != ENCODING);
     let system = |name: System| message.attributes.as_ref()?.get(&name).map(String::as_str);
     let deduplication = system(System::MessageDeduplicationId);
-    let group = system(System::MessageGroupId);
+    // Those of a standard queue are for fairness, and keep no order.
+    let group = system(System::MessageGroupId).filter(|_| is_fifo(address));
     let known = |name: &str| envelope.header(name).map(String::from);
     let id = known(ID).or_else(|| {
         // A queue that deduplicates by content makes its own, the same for all messages that are alike.
@@ -80,6 +81,11 @@ pub(crate) fn envelope(address: &str, message: &Message) -> Envelope {
         .and_then(|millis| millis.parse().ok())
         .and_then(|millis| UNIX_EPOCH.checked_add(Duration::from_millis(millis)));
     envelope
+}
+
+/// Whether a queue keeps the order of groups.
+pub(crate) fn is_fifo(queue: &str) -> bool {
+    queue.ends_with(".fifo")
 }
 
 /// The client keeps no order of names, so they are sorted. Those in [`HEADERS`] come first, in their order.

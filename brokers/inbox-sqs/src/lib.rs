@@ -60,7 +60,7 @@
 //! |---|---|
 //! | attribute `message-id` ([`ID`]), or the `MessageDeduplicationId` of a FIFO queue | id. One that the queue makes of the content (`ContentBasedDeduplication`) is none: all messages that are alike would be one, for ever |
 //! | attribute `message-type` ([`KIND`]) | kind, and a header |
-//! | attribute `ordering-key` ([`KEY`]), or `MessageGroupId` | key, and so the ordering key |
+//! | attribute `ordering-key` ([`KEY`]), or the `MessageGroupId` of a FIFO queue | key, and so the ordering key |
 //! | attribute `content-type` ([`CONTENT_TYPE`]) | content type, and a header |
 //! | name of the queue | address, and so the kind of a message that says no other |
 //! | `MessageId` | position; the same at each delivery, so it is the id of a message that has no other. A message that is moved back from dead letters has another one |

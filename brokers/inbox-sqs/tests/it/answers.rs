@@ -70,6 +70,36 @@ async fn what_an_answer_does_not_name_is_not_confirmed() -> Outcome {
     Ok(())
 }
 
+/// Standard queues have groups, too, by which they are fair, and keep no order.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_group_of_a_standard_queue_is_no_order() -> Outcome {
+    for (queue, key) in [("orders", None), ("orders.fifo", Some("tenant-1"))] {
+        let given = AtomicBool::new(false);
+        let connection = fake::serve(move |name, request| match name {
+            "ReceiveMessage" if !given.swap(true, Ordering::SeqCst) => {
+                let message = json!({
+                    "MessageId": "m-1",
+                    "ReceiptHandle": "r-1",
+                    "Body": "body",
+                    "Attributes": { "MessageGroupId": "tenant-1" },
+                });
+                (200, json!({ "Messages": [message] }))
+            }
+            "ReceiveMessage" => {
+                thread::sleep(Duration::from_millis(200));
+                (200, json!({}))
+            }
+            _ => all_done(request),
+        })?;
+        let mut source = source(SqsOptions::new(connection, queue)?);
+        let delivery = next(&mut source).await?;
+        assert_eq!(delivery.envelope().key.as_deref(), key, "{queue}");
+        delivery.acknowledge().await?;
+        source.close().await?;
+    }
+    Ok(())
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_an_answer_does_not_name_is_not_deleted() -> Outcome {
     let messages = messages(3);
