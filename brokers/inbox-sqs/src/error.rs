@@ -70,13 +70,29 @@ where
     }
 }
 
+/// Why a request as a whole was not done.
+pub(crate) struct Refusal {
+    pub(crate) error: SourceError,
+    /// Whether it may be for one of the messages in it.
+    pub(crate) is_of_content: bool,
+}
+
+impl From<SourceError> for Refusal {
+    fn from(error: SourceError) -> Self {
+        Self {
+            error,
+            is_of_content: false,
+        }
+    }
+}
+
 /// The same, of a request that publishes: what concerns the account or the queue passes. A message of more `bytes` than
 /// SQS takes goes in a request of its own, and what is in front of a queue may refuse that in words of its own.
 pub(crate) fn unpublished<E>(
     doing: &str,
     error: &SdkError<E, HttpResponse>,
     bytes: usize,
-) -> SourceError
+) -> Refusal
 where
     E: ProvideErrorMetadata,
 {
@@ -89,9 +105,13 @@ where
         .raw_response()
         .map(|response| response.status().as_u16());
     let is_refused = status == Some(TOO_LARGE) || is_of_content(error) && !is_of(&QUEUE);
-    match is_of(&MESSAGE) || bytes > MAX_MESSAGE && is_refused {
-        true => SourceError::permanent(failure.to_string()),
-        false => SourceError::transient(failure.to_string()),
+    let stays = is_of(&MESSAGE) || bytes > MAX_MESSAGE && is_refused;
+    Refusal {
+        error: match stays {
+            true => SourceError::permanent(failure.to_string()),
+            false => SourceError::transient(failure.to_string()),
+        },
+        is_of_content: is_refused,
     }
 }
 
@@ -201,7 +221,7 @@ mod tests {
                 "{code}"
             );
             assert_eq!(
-                unpublished("publishing", &error, 1).is_transient(),
+                unpublished("publishing", &error, 1).error.is_transient(),
                 of_message,
                 "{code}"
             );
@@ -210,12 +230,16 @@ mod tests {
 
     #[test]
     fn a_message_that_no_queue_takes_is_a_dead_letter_whatever_the_refusal_is_called() {
-        let large = |error| unpublished("publishing", &error, MAX_MESSAGE + 1).is_transient();
+        let large = |error| {
+            unpublished("publishing", &error, MAX_MESSAGE + 1)
+                .error
+                .is_transient()
+        };
         assert!(!large(answer("InvalidAction")));
         for code in ["QueueDoesNotExist", "AccessDenied", "Throttling"] {
             assert!(large(answer(code)), "{code}");
         }
-        let small = unpublished("publishing", &answer("InvalidAction"), MAX_MESSAGE);
+        let small = unpublished("publishing", &answer("InvalidAction"), MAX_MESSAGE).error;
         assert!(small.is_transient());
         // A proxy's answer is none of the service's.
         let refused = HttpResponse::new(TOO_LARGE.try_into().unwrap(), "".into());

@@ -1,6 +1,6 @@
 //! The way out: messages that the service has confirmed.
 
-use std::{collections::HashSet, fmt, time::Duration};
+use std::{collections::HashSet, fmt, slice, time::Duration};
 
 use aws_sdk_sqs::types::SendMessageBatchRequestEntry as Entry;
 use futures_util::future::join_all;
@@ -10,8 +10,8 @@ use tokio::time::{Instant, timeout_at};
 
 use crate::{
     Connection,
-    envelope::{Parts, parts},
-    error::{again, late, transient, unconfirmed, unpublished},
+    envelope::{Parts, is_fifo, parts},
+    error::{Refusal, again, late, transient, unconfirmed, unpublished},
     options::{is_name, parse, read, unknown},
     queue::BATCH,
 };
@@ -39,7 +39,8 @@ type Placed = (usize, Parts);
 ///
 /// Messages of one call go in requests of ten: to a standard queue all at once, to a FIFO queue one after the other,
 /// without those of a group of which one has failed, and up to a request that fails as a whole. A request may fail for
-/// some of its messages and not for others.
+/// some of its messages and not for others. Those of a request that is refused as a whole, for what is in it, are sent
+/// again, each by itself: it says nothing of which one is the reason.
 pub struct SqsPublisher {
     connection: Connection,
     limit: Duration,
@@ -83,15 +84,20 @@ impl SqsPublisher {
         self
     }
 
-    /// One request. An answer for each message, in their order.
-    async fn send(&self, queue: &str, batch: Vec<Parts>, until: Instant) -> Vec<Outcome<()>> {
-        let count = batch.len();
-        let sent = timeout_at(until, self.request(queue, batch)).await;
-        let failures = match sent.unwrap_or_else(|_| Err(late(DOING))) {
-            Ok(failures) => failures,
-            Err(error) => return (0..count).map(|_| Err(again(&error))).collect(),
+    /// One request, or one for each message where that was refused: the service does not say for which one. An answer for
+    /// each message, in their order.
+    async fn send(&self, queue: &str, batch: &[Parts], until: Instant) -> Vec<Outcome<()>> {
+        let sent = match self.request(queue, batch, until).await {
+            Err(refusal) if refusal.is_of_content && batch.len() > 1 => {
+                return self.send_alone(queue, batch, until).await;
+            }
+            sent => sent,
         };
-        let mut answers: Vec<_> = (0..count).map(|_| Ok(())).collect();
+        let failures = match sent {
+            Ok(failures) => failures,
+            Err(refusal) => return batch.iter().map(|_| Err(again(&refusal.error))).collect(),
+        };
+        let mut answers: Vec<_> = batch.iter().map(|_| Ok(())).collect();
         for (place, error) in failures {
             if let Some(answer) = answers.get_mut(place) {
                 *answer = Err(error);
@@ -100,17 +106,46 @@ impl SqsPublisher {
         answers
     }
 
+    /// Sends each in a request of its own, without those of a group that are behind one that failed.
+    async fn send_alone(&self, queue: &str, batch: &[Parts], until: Instant) -> Vec<Outcome<()>> {
+        let mut failed_groups = HashSet::new();
+        let mut answers = Vec::with_capacity(batch.len());
+        for parts in batch {
+            let group = parts.group();
+            if group.is_some_and(|group| failed_groups.contains(group)) {
+                answers.push(Err(behind()));
+                continue;
+            }
+            let alone = self.request(queue, slice::from_ref(parts), until).await;
+            let answer = match alone {
+                Ok(failures) => failures
+                    .into_iter()
+                    .next()
+                    .map_or(Ok(()), |(_, error)| Err(error)),
+                Err(refusal) => Err(refusal.error),
+            };
+            failed_groups.extend(group.filter(|_| answer.is_err()));
+            answers.push(answer);
+        }
+        answers
+    }
+
     /// What is not confirmed, by its place.
-    async fn request(&self, queue: &str, batch: Vec<Parts>) -> Outcome<Vec<(usize, SourceError)>> {
+    async fn request(
+        &self,
+        queue: &str,
+        batch: &[Parts],
+        until: Instant,
+    ) -> std::result::Result<Vec<(usize, SourceError)>, Refusal> {
         let count = batch.len();
         let bytes = batch.iter().map(|parts| parts.bytes).sum();
         let mut entries = Vec::with_capacity(count);
-        for (id, parts) in batch.into_iter().enumerate() {
+        for (id, parts) in batch.iter().enumerate() {
             let mut entry = Entry::builder()
                 .id(id.to_string())
-                .message_body(parts.body)
-                .set_message_attributes(Some(parts.attributes));
-            if let Some((id, group)) = parts.fifo {
+                .message_body(&parts.body)
+                .set_message_attributes(Some(parts.attributes.clone()));
+            if let Some((id, group)) = &parts.fifo {
                 entry = entry.message_deduplication_id(id).message_group_id(group);
             }
             entries.push(entry.build().map_err(|error| transient(DOING, error))?);
@@ -120,7 +155,8 @@ impl SqsPublisher {
             .send_message_batch()
             .queue_url(self.connection.queue_url(queue))
             .set_entries(Some(entries));
-        let answer = request.send().await;
+        let answer = timeout_at(until, request.send()).await;
+        let answer = answer.map_err(|_| late(DOING))?;
         let answer = answer.map_err(|error| unpublished(DOING, &error, bytes))?;
         let confirmed = answer.successful.iter().map(|entry| entry.id.as_str());
         Ok(unconfirmed(DOING, count, confirmed, &answer.failed))
@@ -138,7 +174,7 @@ impl SqsPublisher {
         }
         let requests = batches(messages).into_iter().map(async |batch| {
             let (places, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let answers = self.send(queue, batch, until).await;
+            let answers = self.send(queue, &batch, until).await;
             places.into_iter().zip(answers).collect::<Vec<_>>()
         });
         join_all(requests).await.into_iter().flatten().collect()
@@ -156,14 +192,17 @@ impl SqsPublisher {
         let mut is_away = false;
         let mut answers = Vec::with_capacity(messages.len());
         for batch in batches(messages) {
-            let (behind, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|(_, parts)| {
+            let (not_sent, batch): (Vec<_>, Vec<_>) = batch.into_iter().partition(|(_, parts)| {
                 is_away
                     || parts
                         .group()
                         .is_some_and(|group| failed_groups.contains(group))
             });
-            let failed = || Err(transient(DOING, "one before it failed"));
-            answers.extend(behind.into_iter().map(|(place, _)| (place, failed())));
+            answers.extend(
+                not_sent
+                    .into_iter()
+                    .map(|(place, _)| (place, Err(behind()))),
+            );
             if batch.is_empty() {
                 continue;
             }
@@ -172,7 +211,7 @@ impl SqsPublisher {
                 .map(|(_, parts)| parts.group().map(str::to_owned));
             let groups: Vec<_> = groups.collect();
             let (places, batch): (Vec<_>, Vec<_>) = batch.into_iter().unzip();
-            let answered = self.send(queue, batch, until).await;
+            let answered = self.send(queue, &batch, until).await;
             is_away = answered
                 .iter()
                 .all(|answer| matches!(answer, Err(error) if error.is_transient()));
@@ -185,8 +224,8 @@ impl SqsPublisher {
     }
 }
 
-fn is_fifo(queue: &str) -> bool {
-    queue.ends_with(".fifo")
+fn behind() -> SourceError {
+    transient(DOING, "one before it failed")
 }
 
 /// Requests of ten, and of so many bytes.

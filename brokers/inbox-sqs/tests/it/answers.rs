@@ -70,6 +70,38 @@ async fn what_an_answer_does_not_name_is_not_confirmed() -> Outcome {
     Ok(())
 }
 
+/// Of a request that is refused as a whole nobody knows which message is the reason.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn one_that_has_its_request_refused_is_no_fault_of_the_others() -> Outcome {
+    for queue in ["orders", "orders.fifo"] {
+        let connection = fake::serve(|_, request| {
+            let entries = request["Entries"].as_array().cloned().unwrap_or_default();
+            let refusal = json!({
+                "__type": "com.amazonaws.sqs#InvalidMessageContents",
+                "message": "it has a character that is not allowed",
+            });
+            match entries.iter().any(|entry| entry["MessageBody"] == "odd") {
+                true => (400, refusal),
+                false => all_done(request),
+            }
+        })?;
+        let publisher = SqsPublisher::new(connection);
+        let messages = ["1", "2", "odd", "3", "4"].map(|body| {
+            let mut message = Envelope::new(queue, body);
+            message.id = Some(body.to_owned());
+            message
+        });
+        let answers = publisher.publish(&messages).await;
+        for (message, answer) in messages.iter().zip(answers) {
+            match &*message.payload {
+                b"odd" => assert!(answer.is_err_and(|error| !error.is_transient())),
+                body => assert!(answer.is_ok(), "{queue} {body:?}: {answer:?}"),
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Standard queues have groups, too, by which they are fair, and keep no order.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_group_of_a_standard_queue_is_no_order() -> Outcome {
