@@ -9,6 +9,9 @@ pub(crate) const NOT_FOUND: u16 = 404;
 pub(crate) const PRECONDITION_FAILED: u16 = 406;
 pub(crate) const NOT_ALLOWED: u16 = 530;
 
+/// The argument of a consumer that says which of several gets a message first.
+pub(crate) const PRIORITY: &str = "x-priority";
+
 pub(crate) fn transient(doing: &str, error: impl std::fmt::Display) -> SourceError {
     SourceError::transient(format!("{doing}: {error}"))
 }
@@ -69,11 +72,16 @@ pub(crate) fn declaring(error: &Error) -> SourceError {
     }
 }
 
-/// A queue that this user may not read waits for a change. One that another consumer has for itself ("in exclusive
-/// use") has the same code, and may pass, as all else.
+/// A queue that this user may not read waits for a change, and so does a stream, by the one argument that it does not take.
+/// One that another consumer has for itself ("in exclusive use") has the code of the first, and may pass, as all else.
 pub(crate) fn consuming(error: &Error) -> SourceError {
     let doing = "consuming";
     match answer(error) {
+        Some((PRECONDITION_FAILED, text)) if text.contains(PRIORITY) => {
+            SourceError::permanent(format!(
+                "{doing}: {text}; it is a stream, which is read by rabbitmq-stream:// (RabbitMqStreamSource)"
+            ))
+        }
         Some((ACCESS_REFUSED, text)) if text.contains("refused for user") => {
             SourceError::permanent(format!("{doing}: {text}"))
         }

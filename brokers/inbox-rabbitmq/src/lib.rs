@@ -59,7 +59,8 @@
 //! spread keys over several queues (the exchange type `x-consistent-hash`), with a source for each.
 //!
 //! # The queue
-//! Without [`create`](RabbitMqOptions::create) the queue has to be there, and any durable one fits. With it,
+//! Without [`create`](RabbitMqOptions::create) the queue has to be there, and any durable one fits, but no stream: it is
+//! refused, for good, as what is sent to it while no consumer is there would never come. With it,
 //! the queue is declared, durable and of the [kind](QueueKind) that is set, and declared again when it was
 //! deleted; one that is there with other settings is a permanent error. It is bound to no exchange but the
 //! default one.

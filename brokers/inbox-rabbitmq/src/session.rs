@@ -15,14 +15,14 @@ use lapin::{
         BasicAckOptions, BasicConsumeOptions, BasicNackOptions, BasicQosOptions,
         QueueDeclareOptions,
     },
-    types::{FieldTable, ShortString},
+    types::{AMQPValue, FieldTable, ShortString},
 };
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
 use crate::{
     Connection,
     clean::Replaced,
-    error::{connecting, consuming, declaring, is_gone, transient},
+    error::{PRIORITY, connecting, consuming, declaring, is_gone, transient},
     flag::Flag,
     held::{Held, Tag},
     options::RabbitMqOptions,
@@ -225,10 +225,19 @@ async fn consume(
         ShortString::from(options.queue.as_str()),
         ShortString::default(),
         BasicConsumeOptions::default(),
-        FieldTable::default(),
+        usual_priority(),
     );
     let consumer = consumer.await.map_err(|error| consuming(&error))?;
     Ok((channel, consumer, waiting))
+}
+
+/// What every consumer has that says nothing. But a stream knows no priorities, and so the server refuses one of a stream:
+/// it would keep nothing of what was acknowledged, and begin behind the stream's end each time, so that what was sent in
+/// between is lost.
+fn usual_priority() -> FieldTable {
+    let mut arguments = FieldTable::default();
+    arguments.insert(ShortString::from(PRIORITY), AMQPValue::LongInt(0));
+    arguments
 }
 
 /// A connection that is used until it is lost for the first time. It is cut off when this is given up, and when what

@@ -10,7 +10,7 @@ use inbox_source::{
     Delivery as _, Envelope, Flow, IdFrom, Mapping, Publisher as _, Rejection, Source as _,
     SourceError,
 };
-use lapin::types::FieldTable;
+use lapin::types::{AMQPValue, FieldTable};
 use test_servers::{Kind, Server};
 use tokio::{
     task::block_in_place,
@@ -95,6 +95,7 @@ async fn run(kind: Kind, setup: Setup) -> Outcome {
     a_rejected_message_goes_to_its_queue(&server).await?;
     a_rejected_message_stops(&server).await?;
     queues_that_do_not_fit_are_refused(&server).await?;
+    a_stream_is_refused(&server).await?;
     a_cancelled_consumer_comes_back(&server).await?;
     what_is_published_arrives_as_it_was(&server).await?;
     what_no_queue_takes_is_told(&server).await?;
@@ -307,6 +308,23 @@ async fn queues_that_do_not_fit_are_refused(server: &Rabbit) -> Outcome {
     let refused = refused.err().ok_or("it was not refused")?;
     assert_eq!(refused.kind(), ErrorKind::Invalid);
     assert!(refused.to_string().contains("delivery tag"), "{refused}");
+    Ok(())
+}
+
+/// A consumer of a stream begins behind its end, whatever was acknowledged: what is sent while it is away would be lost.
+async fn a_stream_is_refused(server: &Rabbit) -> Outcome {
+    let stream = "a-stream";
+    let mut arguments = FieldTable::default();
+    arguments.insert(
+        "x-queue-type".into(),
+        AMQPValue::LongString("stream".into()),
+    );
+    server.declare(stream, arguments).await?;
+    server.publish_numbers(stream, 1).await?;
+    let options = server.options(stream)?.create(false);
+    let refused = failure(&mut source(options)).await?;
+    assert!(!refused.is_transient(), "{refused}");
+    assert!(refused.to_string().contains("rabbitmq-stream"), "{refused}");
     Ok(())
 }
 
