@@ -86,7 +86,7 @@ impl Delivery for NatsDelivery {
         // Two connections may follow each other within a run.
         for part in run.chunk_by(|one, next| Arc::ptr_eq(&one.session, &next.session)) {
             let session = Arc::clone(&part[0].session);
-            if let Err(former) = session.check() {
+            if let Err(former) = session.check_consumer().await {
                 let others = part[1..]
                     .iter()
                     .map(|_| transient("acknowledging", &former));
@@ -112,7 +112,7 @@ impl NatsDelivery {
     }
 
     async fn write_off(&self, rejection: &Rejection) -> Result<(), SourceError> {
-        self.session.check()?;
+        self.session.check_consumer().await?;
         if let Some(subject) = self.session.dead_letters.clone() {
             self.send_dead_letter(subject, rejection).await?;
         }

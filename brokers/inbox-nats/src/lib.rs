@@ -49,6 +49,8 @@
 //!   source had over the former connection is given back over the next one, so that it comes again at once, not
 //!   after `ack_wait`. What the server had sent and the client never got comes again after `ack_wait`; so does
 //!   what a killed process had.
+//! - **So does a delivery of a consumer that was deleted, and made again**, as with its stream: its numbers are those of other
+//!   messages then. Before it acknowledges, the source asks the server for the consumer, once a second at most.
 //! - A delivery that is dropped is given back at once.
 //!
 //! Order: messages come in the order of the stream while nothing comes again. One that does comes later than its

@@ -3,7 +3,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -13,13 +13,16 @@ use async_nats::{
     jetstream::{
         self, AckKind,
         consumer::{AckPolicy, PullConsumer, pull},
-        context::GetStreamErrorKind,
+        context::{ConsumerInfoErrorKind, GetStreamErrorKind},
         stream::{ConsumerError, ConsumerErrorKind, Stream},
     },
 };
 use futures_util::StreamExt as _;
 use inbox_source::SourceError;
-use tokio::{sync::Notify, time::timeout};
+use tokio::{
+    sync::Notify,
+    time::{Instant, timeout},
+};
 
 use crate::{
     error::{connecting, transient},
@@ -35,6 +38,11 @@ const SERVER_FAILS: usize = 500;
 /// one, and delivers in its place the newest message once more.
 const GIVES_BACK_SINCE: (i64, i64, i64) = (2, 10, 0);
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the server is asked for the consumer.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+/// So long what it has said of the consumer is good enough to acknowledge by.
+const FRESH: Duration = Duration::from_secs(1);
+const UNKNOWN: u64 = u64::MAX;
 
 pub(crate) struct Session {
     pub(crate) client: Client,
@@ -45,6 +53,11 @@ pub(crate) struct Session {
     /// When the stream was created, in nanoseconds.
     pub(crate) created: i128,
     pub(crate) ack_wait: Duration,
+    consumer: PullConsumer,
+    /// When the server last said that the consumer is there, in milliseconds since it was found.
+    looked: AtomicU64,
+    began: Instant,
+    lag: AtomicU64,
     lost: Arc<Lost>,
 }
 
@@ -96,20 +109,72 @@ impl Session {
             } else {
                 ack_wait
             },
+            looked: AtomicU64::new(0),
+            began: Instant::now(),
+            lag: AtomicU64::new(consumer.cached_info().num_pending),
+            consumer: consumer.clone(),
             lost,
         };
         Ok((session, consumer))
     }
 
-    /// Whether answers still go to the consumer that the delivery came from: a connection is used for no
-    /// longer than the consumer that was found over it.
+    /// Whether the connection that the delivery came over is there: it is used for no longer than the consumer that
+    /// was found over it.
     pub(crate) fn check(&self) -> Result<(), SourceError> {
         if self.lost.is_lost() {
             return Err(SourceError::transient(
-                "the delivery is of a former connection; it comes again",
+                "the delivery is of a former connection or consumer; it comes again",
             ));
         }
         Ok(())
+    }
+
+    /// Whether answers still go to the consumer that the delivery came from. Those of one that was made again since, with
+    /// its stream, would go to other messages of the same numbers.
+    pub(crate) async fn check_consumer(&self) -> Result<(), SourceError> {
+        self.check()?;
+        let looked = Duration::from_millis(self.looked.load(Ordering::Relaxed));
+        if self.began.elapsed().saturating_sub(looked) > FRESH {
+            self.look().await?;
+        }
+        Ok(())
+    }
+
+    /// Asks for the consumer: whether it is the one that was found, and how much it has left. The server says by itself
+    /// that it has deleted one only while messages are asked for.
+    async fn look(&self) -> Result<(), SourceError> {
+        let doing = "looking for the consumer";
+        let asked = self.began.elapsed();
+        let Ok(found) = timeout(PATIENCE, self.consumer.get_info()).await else {
+            return Err(transient(doing, "no answer in time"));
+        };
+        match found {
+            Ok(info) if info.created == self.consumer.cached_info().created => {
+                self.set_lag(info.num_pending);
+                let asked = u64::try_from(asked.as_millis()).unwrap_or_default();
+                self.looked.fetch_max(asked, Ordering::Relaxed);
+            }
+            // The next connection finds what there is.
+            Ok(_) => self.lose(),
+            Err(error)
+                if is_missing(&error.kind())
+                    || matches!(error.kind(), ConsumerInfoErrorKind::StreamNotFound) =>
+            {
+                self.lose();
+            }
+            Err(error) => return Err(transient(doing, error)),
+        }
+        self.check()
+    }
+
+    pub(crate) fn lag(&self) -> Option<u64> {
+        let lag = self.lag.load(Ordering::Relaxed);
+        (lag != UNKNOWN).then_some(lag)
+    }
+
+    /// How many messages the server has for the consumer that were not delivered to anybody.
+    pub(crate) fn set_lag(&self, pending: u64) {
+        self.lag.store(pending, Ordering::Relaxed);
     }
 
     pub(crate) fn lose(&self) {
@@ -120,9 +185,26 @@ impl Session {
         self.lost.wait().await;
     }
 
+    /// Answers for what is held, and looks for the consumer, until the connection is lost.
+    pub(crate) async fn keep(self: Arc<Self>) {
+        tokio::join!(self.keep_held(), self.keep_looking());
+    }
+
+    async fn keep_looking(&self) {
+        let mut ticks = tokio::time::interval(LOOK_EVERY);
+        ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        while self.check().is_ok() {
+            ticks.tick().await;
+            if let Err(error) = self.look().await {
+                tracing::debug!("{error}");
+                self.set_lag(UNKNOWN);
+            }
+        }
+    }
+
     /// Tells the server again and again that what is held is worked on, and at once what was dropped, and how long it
     /// is to stay away.
-    pub(crate) async fn keep(self: Arc<Self>) {
+    async fn keep_held(&self) {
         let mut ticks = tokio::time::interval(self.ack_wait / 3);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         while self.check().is_ok() {
@@ -217,15 +299,8 @@ async fn get_consumer(stream: &Stream, options: &NatsOptions) -> Result<PullCons
             check(name, &info.config, options).map_err(SourceError::permanent)?;
             false
         }
-        Err(error) => match error.kind() {
-            jetstream::context::ConsumerInfoErrorKind::NotFound => true,
-            jetstream::context::ConsumerInfoErrorKind::JetStream(answer)
-                if answer.error_code().0 == CONSUMER_NOT_FOUND =>
-            {
-                true
-            }
-            _ => return Err(transient("looking for the consumer", error)),
-        },
+        Err(error) if is_missing(&error.kind()) => true,
+        Err(error) => return Err(transient("looking for the consumer", error)),
     };
     if !is_missing {
         let got = stream.get_consumer(name).await;
@@ -253,6 +328,15 @@ async fn get_consumer(stream: &Stream, options: &NatsOptions) -> Result<PullCons
     };
     let created = stream.create_consumer(config).await;
     created.map_err(|error| not_created(&error))
+}
+
+/// Whether its stream has no such consumer.
+fn is_missing(error: &ConsumerInfoErrorKind) -> bool {
+    match error {
+        ConsumerInfoErrorKind::NotFound => true,
+        ConsumerInfoErrorKind::JetStream(answer) => answer.error_code().0 == CONSUMER_NOT_FOUND,
+        _ => false,
+    }
 }
 
 /// What does not fit waits for a change. That the server cannot create one at the moment passes.

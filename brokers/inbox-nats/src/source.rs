@@ -41,8 +41,6 @@ pub struct NatsSource {
     seen: u64,
     /// Where looking for what the client does not read had no time left.
     stopped: Option<u64>,
-    /// As the latest message said.
-    pending: Option<u64>,
     /// Set by the rejected delivery that ends the source.
     stop: Arc<Stop>,
 }
@@ -105,7 +103,6 @@ impl NatsSource {
             seen: 0,
             stopped: None,
             left: None,
-            pending: None,
             stop: Arc::default(),
         })
     }
@@ -162,7 +159,7 @@ impl NatsSource {
     fn delivery(&mut self, message: Message) -> Option<NatsDelivery> {
         let session = Arc::clone(&self.open.as_ref()?.session);
         let (ticket, pending) = hold(&session, &message)?;
-        self.pending = Some(pending);
+        session.set_lag(pending);
         self.seen = ticket.0;
         let info = message.info().ok()?;
         Some(NatsDelivery {
@@ -307,7 +304,7 @@ impl Source for NatsSource {
     }
 
     fn lag(&self) -> Option<u64> {
-        self.pending
+        self.open.as_ref()?.session.lag()
     }
 }
 

@@ -90,6 +90,8 @@ async fn run(kind: Kind) -> Outcome {
     no_more_is_asked_for_than_the_consumer_allows(&server).await?;
     dead_letters_that_come_again_are_refused(&server).await?;
     a_stream_that_is_made_again_is_another(&server).await?;
+    a_stream_that_is_made_again_unheard_is_another(&server).await?;
+    the_lag_is_that_of_the_consumer(&server).await?;
     publisher::what_is_published_arrives_as_it_was(&server).await?;
     publisher::what_no_stream_takes_is_waited_for(&server).await?;
     publisher::what_can_never_be_sent_is_permanent(&server).await?;
@@ -519,6 +521,63 @@ async fn a_stream_that_is_made_again_is_another(server: &Nats) -> Outcome {
     assert!(NatsDelivery::acknowledge_all(new).await.is_empty());
     server.until(stream, (0, 0)).await?;
     source.close().await?;
+    Ok(())
+}
+
+/// As long as nothing is asked for, the server says nothing of a consumer that it has deleted.
+async fn a_stream_that_is_made_again_unheard_is_another(server: &Nats) -> Outcome {
+    let stream = "again-unheard";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 2).await?;
+    let mut first = source(server.options(stream)?);
+    first.set_flow(Flow::new(2, 2));
+    let old = take(&mut first, 2).await?;
+    server.context().await?.delete_stream(stream).await?;
+    let made = server.create_stream(stream).await?;
+    made.create_consumer(consumer()).await?;
+    server.publish_numbers(stream, 2).await?;
+    let mut second = source(server.options(stream)?);
+    let new = take(&mut second, 2).await?;
+    // The store of the first one was slow.
+    sleep(Duration::from_secs(2)).await;
+    let failures = NatsDelivery::acknowledge_all(old).await.len();
+    assert_eq!((failures, server.outstanding(stream).await?), (2, (0, 2)));
+    assert!(NatsDelivery::acknowledge_all(new).await.is_empty());
+    server.until(stream, (0, 0)).await?;
+    first.close().await?;
+    second.close().await?;
+    Ok(())
+}
+
+/// Whoever takes it, and whether or not anything comes to this one.
+async fn the_lag_is_that_of_the_consumer(server: &Nats) -> Outcome {
+    let stream = "lag";
+    server.create(stream).await?;
+    server.publish_numbers(stream, 10).await?;
+    let mut first = source(server.options(stream)?);
+    first.set_flow(Flow::new(2, 2));
+    let held = take(&mut first, 2).await?;
+    until_lag(&first, 8).await?;
+    let mut second = source(server.options(stream)?);
+    let others = take(&mut second, 8).await?;
+    until_lag(&first, 0).await?;
+    assert!(NatsDelivery::acknowledge_all(others).await.is_empty());
+    second.close().await?;
+    server.publish_numbers(stream, 5).await?;
+    until_lag(&first, 5).await?;
+    assert!(NatsDelivery::acknowledge_all(held).await.is_empty());
+    first.close().await?;
+    Ok(())
+}
+
+async fn until_lag(source: &NatsSource, wanted: u64) -> Outcome {
+    let deadline = Instant::now() + PATIENCE;
+    while source.lag() != Some(wanted) {
+        if Instant::now() > deadline {
+            return Err(format!("in the end the lag is {:?}, not {wanted}", source.lag()).into());
+        }
+        sleep(Duration::from_millis(100)).await;
+    }
     Ok(())
 }
 
