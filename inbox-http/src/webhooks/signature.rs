@@ -14,11 +14,9 @@ use sha1::Sha1;
 use sha2::{Sha256, Sha512};
 use subtle::ConstantTimeEq as _;
 
-use super::verify::{Delivery, Secrets, TOLERANCE, Verify, VerifyError, check_time};
-
-/// The most signatures of one request. Providers send one for each secret that counts at the time, which are two or
-/// three.
-const MAX_SIGNATURES: usize = 32;
+use super::verify::{
+    Delivery, MAX_SIGNATURES, Secrets, TOLERANCE, Verify, VerifyError, check_time,
+};
 
 /// How a provider signs by HMAC: which hash, over what, and where the signature is.
 ///

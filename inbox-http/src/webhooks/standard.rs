@@ -11,7 +11,7 @@ use inbox::Invalid;
 use standardwebhooks::Webhook;
 use subtle::ConstantTimeEq as _;
 
-use super::verify::{Delivery, TOLERANCE, Verify, VerifyError, check_time};
+use super::verify::{Delivery, MAX_SIGNATURES, TOLERANCE, Verify, VerifyError, check_time};
 
 pub(super) const ID: HeaderName = HeaderName::from_static("webhook-id");
 const TIMESTAMP: HeaderName = HeaderName::from_static("webhook-timestamp");
@@ -58,10 +58,14 @@ struct Signed<'a> {
 impl<'a> Signed<'a> {
     fn of(delivery: Delivery<'a>) -> Result<Self, VerifyError> {
         let header = |name: HeaderName| delivery.header(&name).ok_or(VerifyError::Missing);
+        let signatures = header(SIGNATURE)?;
+        if signatures.split(' ').count() > MAX_SIGNATURES {
+            return Err(VerifyError::Missing);
+        }
         Ok(Self {
             id: header(ID)?,
             time: header(TIMESTAMP)?,
-            signatures: header(SIGNATURE)?,
+            signatures,
         })
     }
 }

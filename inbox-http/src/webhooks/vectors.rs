@@ -138,6 +138,27 @@ fn standard_webhooks() {
     assert!(Provider::standard_webhooks(["no base64!"]).is_err());
 }
 
+/// Defect: the limit was that of the other signatures alone.
+#[test]
+fn a_request_of_standard_webhooks_has_not_many_signatures() {
+    let provider = Provider::standard_webhooks(["whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"]).unwrap();
+    let right = "v1,g0hM9SsE+OTPJTGt/tmIKtSyZlE3uFJELVlNIOLJ1OE=";
+    let with = |others: usize| {
+        let signatures = format!("{}{right}", "v1, ".repeat(others));
+        let headers = [
+            ("webhook-id", "msg_p5jXN8AQM9LWM0D4loKWxJek"),
+            ("webhook-timestamp", "1614265330"),
+            ("webhook-signature", &*signatures),
+        ];
+        let sent = sent("/", &headers, r#"{"test": 2432232314}"#);
+        let head = provider.verify_head(sent.delivery(), at(1_614_265_330));
+        assert_eq!(check(&provider, &sent, 1_614_265_330), head);
+        head
+    };
+    assert_eq!(with(31), Ok(()));
+    assert_eq!(with(32), Err(VerifyError::Missing));
+}
+
 /// Twilio's documentation and libraries: a form, and JSON whose digest is in the URL.
 #[test]
 fn twilio() {

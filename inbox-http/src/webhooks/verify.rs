@@ -87,6 +87,10 @@ pub enum VerifyError {
 /// How far a signature's time may be from this machine's unless set, as Stripe, Slack and Standard Webhooks have it.
 pub(super) const TOLERANCE: Duration = Duration::from_secs(5 * 60);
 
+/// The most signatures of one request. Providers send one for each secret that counts at the time, which are two or
+/// three.
+pub(super) const MAX_SIGNATURES: usize = 32;
+
 /// Checks a time in seconds since 1970.
 pub(super) fn check_time(
     seconds: &str,
