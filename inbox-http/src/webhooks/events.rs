@@ -107,7 +107,10 @@ fn cloud_events(
     let message = |event: Result<CloudEvent, Malformed>| {
         let event = event.map_err(text)?;
         let key = rules.ordering_field.and_then(|name| match name_of(name) {
+            "id" => Some(event.id()),
             "source" => Some(event.source()),
+            "type" => Some(event.kind()),
+            "datacontenttype" => event.content_type(),
             name => event.attribute(name),
         });
         let key = key.filter(|key| !key.is_empty());

@@ -9,6 +9,7 @@ use crate::{
 
 on_each_store!(
     events_come_in_every_layout,
+    each_attribute_can_keep_events_in_order,
     a_batch_has_an_answer_for_each_event,
     a_batch_that_is_too_large_is_refused_as_a_whole,
     tokens_are_checked,
@@ -92,6 +93,54 @@ async fn events_come_in_every_layout<P: Place>(place: P) {
     assert_eq!(site.post("/events", &avro, "").await.status, 422);
     assert_eq!(site.post("/events", &[], "").await.status, 422);
     assert_eq!(place.messages().await.len(), 2);
+}
+
+/// Defect: those that an event has in any case, but for the source, were not looked at, and nothing was in order.
+async fn each_attribute_can_keep_events_in_order<P: Place>(place: P) {
+    let attributes = [
+        ("id", "1"),
+        ("source", "/shop"),
+        ("type", "order.placed"),
+        ("/type", "order.placed"),
+        ("datacontenttype", "application/json"),
+        ("subject", "7"),
+        ("partitionkey", "p"),
+    ];
+    let mut receiver = WebhookReceiver::new(place.inbox());
+    for (number, (attribute, _)) in attributes.into_iter().enumerate() {
+        let provider = Provider::cloud_events_from_anybody();
+        let endpoint = Endpoint::new(provider, [format!("orders-{number}")]).unwrap();
+        let endpoint = endpoint.ordering_field(attribute);
+        receiver = receiver.endpoint(format!("/{number}"), endpoint).unwrap();
+    }
+    let site = Site::serve(receiver.into_router()).await;
+    let headers = [
+        ("content-type", "application/json"),
+        ("ce-specversion", "1.0"),
+        ("ce-id", "1"),
+        ("ce-source", "/shop"),
+        ("ce-type", "order.placed"),
+        ("ce-subject", "7"),
+        ("ce-partitionkey", "p"),
+    ];
+    for number in 0..attributes.len() {
+        let answer = site.post(&format!("/{number}"), &headers, "{}").await;
+        assert_eq!(answer.status, 202);
+    }
+    let messages = place.messages().await;
+    let keys = messages.iter().map(|message| {
+        let handler = message.key.handler.as_str().to_owned();
+        (
+            handler,
+            message.ordering_key.as_ref().map(ToString::to_string),
+        )
+    });
+    let mut keys: Vec<_> = keys.collect();
+    keys.sort();
+    let expected = attributes.into_iter().enumerate();
+    let expected =
+        expected.map(|(number, (_, key))| (format!("orders-{number}"), Some(key.to_owned())));
+    assert_eq!(keys, expected.collect::<Vec<_>>());
 }
 
 async fn a_batch_has_an_answer_for_each_event<P: Place>(place: P) {
