@@ -24,8 +24,12 @@
 //! # What is the same
 //! A **key** is a structured-field string (`"8e03978e"`); a bare token is taken too, and is the same key.
 //! It counts for one method, route and [caller](IdempotencyLayer::caller). The route is axum's matched
-//! path (`/orders/{id}`) where there is one, and the path otherwise, as in fallbacks and nested services. Paths
-//! are whole, as the client sent them, within nested routers too.
+//! path (`/orders/{id}`, whatever its parameters are called) where there is one, and the path otherwise, as in fallbacks
+//! and nested services. Paths are whole, as the client sent them, within nested routers too.
+//!
+//! **A deployment that changes what a key counts for makes all keys new**: another handler name, another path of a
+//! route, a caller where there was none or one of another form. A copy of a request that was made before runs once more
+//! then. Let clients come to the end of their tries first.
 //!
 //! A request that is corrected after a 400 or 422 is another one, and needs a new key: with the old one it
 //! gets 422 `key-reused`.

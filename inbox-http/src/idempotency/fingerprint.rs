@@ -1,5 +1,7 @@
 //! What a key counts for, and what makes two requests the same.
 
+use std::borrow::Cow;
+
 use bytes::Bytes;
 use http::{HeaderName, header, request::Parts};
 use sha2::{Digest as _, Sha256};
@@ -45,11 +47,46 @@ pub(super) fn route(parts: &Parts) -> &str {
     uri::sent(parts).path()
 }
 
+/// The route as keys count for it: without the names of its parameters. They are the program's own affair, and one
+/// that is renamed between a request and its copy must not let the copy run. No two routes differ in them alone.
+fn place(parts: &Parts) -> Cow<'_, str> {
+    #[cfg(feature = "axum")]
+    if let Some(matched) = parts.extensions.get::<axum::extract::MatchedPath>() {
+        return without_names(matched.as_str()).into();
+    }
+    route(parts).into()
+}
+
+/// `/orders/{id}/{*rest}` as `/orders/{}/{*}`. Braces that are doubled are text.
+#[cfg(feature = "axum")]
+fn without_names(route: &str) -> String {
+    let mut text = String::with_capacity(route.len());
+    let mut rest = route.chars().peekable();
+    let mut is_name = false;
+    while let Some(c) = rest.next() {
+        match c {
+            '{' | '}' if rest.next_if_eq(&c).is_some() => text.extend([c, c]),
+            '{' => {
+                is_name = true;
+                text.push(c);
+                text.extend(rest.next_if_eq(&'*'));
+            }
+            '}' => {
+                is_name = false;
+                text.push(c);
+            }
+            _ if is_name => {}
+            _ => text.push(c),
+        }
+    }
+    text
+}
+
 /// The message id of a key: of its method, route and caller too, and of one length however long it is.
 pub(super) fn scope(settings: &Settings, parts: &Parts, key: &IdempotencyKey) -> String {
     let mut digest = Digest::new();
     digest.part(parts.method.as_str().as_bytes());
-    digest.part(route(parts).as_bytes());
+    digest.part(place(parts).as_bytes());
     let caller = settings.caller.as_ref().and_then(|caller| caller(parts));
     if let Some(caller) = caller {
         digest.part(caller.as_bytes());
@@ -76,4 +113,26 @@ pub(super) fn fingerprint(settings: &Settings, parts: &Parts, body: &Bytes) -> S
     digest.headers(parts, &settings.fingerprint_headers);
     digest.part(body);
     digest.hex()
+}
+
+#[cfg(all(test, feature = "axum"))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_route_counts_without_the_names_of_its_parameters() {
+        for (route, counted) in [
+            ("/", "/"),
+            ("/pay", "/pay"),
+            ("/orders/{id}/pay", "/orders/{}/pay"),
+            ("/{a}/{b}", "/{}/{}"),
+            ("/files/{*path}", "/files/{*}"),
+            ("/a-{id}", "/a-{}"),
+            ("/{{id}}/{id}", "/{{id}}/{}"),
+            ("/{{{id}", "/{{{}"),
+            ("/\u{e4}/{\u{e4}}", "/\u{e4}/{}"),
+        ] {
+            assert_eq!(without_names(route), counted, "{route}");
+        }
+    }
 }

@@ -20,6 +20,7 @@ use crate::{
 
 on_each_store!(
     a_parameter_of_the_nest_tells_requests_apart,
+    a_parameter_may_be_renamed,
     nested_services_have_keys_of_their_own,
     nested_fallbacks_have_keys_of_their_own,
     routes_are_named_with_what_they_are_nested_in,
@@ -53,6 +54,27 @@ async fn a_parameter_of_the_nest_tells_requests_apart<P: Place>(place: P) {
                 (422, "key-reused")
             );
         }
+    }
+}
+
+/// Defect: behind the next deployment the copy ran, as its key was another one.
+async fn a_parameter_may_be_renamed<P: Place>(place: P) {
+    let runs = Runs::default();
+    for (nest, route) in [
+        ("/tenants/{tenant}", "/orders/{id}"),
+        ("/tenants/{name}", "/orders/{order}"),
+        ("/tenants/{name}", "/{*order}"),
+    ] {
+        let runs = runs.clone();
+        let pay = async move || format!("run {}", runs.count());
+        let inner = Router::new()
+            .route(route, post(pay))
+            .layer(layer(place.inbox()));
+        let site = Site::serve(Router::new().nest(nest, inner)).await;
+        let answer = site.with_key("/tenants/a/orders/7", "k", "{}").await;
+        // Another route is another place.
+        let run = if route == "/{*order}" { 2 } else { 1 };
+        assert_eq!(answer.text(), format!("run {run}"), "{route}");
     }
 }
 
