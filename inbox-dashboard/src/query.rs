@@ -5,7 +5,7 @@ use std::{fmt::Display, str::FromStr};
 use axum::extract::FromRequestParts;
 use axum::http::request::Parts;
 use inbox::{ErrorType, Filter, HandlerName, Key, MessageId, Record, State, error_shape};
-use serde::Deserialize;
+use serde::{Deserialize, Deserializer, de::Error as _};
 
 use crate::{fault::Fault, text};
 
@@ -120,30 +120,72 @@ fn read<T: FromStr<Err: Display>>(name: &str, value: &str) -> Result<T, Fault> {
     read.map_err(|error| Fault::invalid(format!("{name}: {error}")))
 }
 
+/// What a JSON text says, be it there at all. Programs write null, an empty text or an empty list for what they have
+/// not got, an id that was not found for one. Passed over in a filter, it would mean messages that it was to spare; so
+/// it is refused.
+pub(crate) fn said<'de, T: Deserialize<'de>, D: Deserializer<'de>>(
+    deserializer: D,
+) -> Result<Option<T>, D::Error> {
+    T::deserialize(deserializer).map(Some)
+}
+
+fn text_said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<String>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    match text.is_empty() {
+        true => Err(D::Error::custom("is empty")),
+        false => Ok(Some(text)),
+    }
+}
+
+fn texts_said<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    let texts = Vec::<String>::deserialize(deserializer)?;
+    match texts.is_empty() {
+        true => Err(D::Error::custom("is empty")),
+        false => Ok(texts),
+    }
+}
+
 /// Messages, as a request names them. Its texts are kept, so that links and forms say the same again.
 #[derive(Clone, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(default, deny_unknown_fields)]
 pub(crate) struct Wanted {
+    #[serde(deserialize_with = "texts_said")]
     pub(crate) state: Vec<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) handler: Option<String>,
+    #[serde(deserialize_with = "texts_said")]
     pub(crate) id: Vec<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) kind: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) ordering_key: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) correlation_id: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) older_than: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) newer_than: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) finished_longer_ago: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) finished_within: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) due_later_than: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) due_within: Option<String>,
+    #[serde(deserialize_with = "said")]
     pub(crate) min_attempts: Option<u32>,
+    #[serde(deserialize_with = "said")]
     pub(crate) max_attempts: Option<u32>,
     /// Dead ones that hold their ordering key up.
     pub(crate) blocking: bool,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) error: Option<String>,
+    #[serde(deserialize_with = "text_said")]
     pub(crate) error_type: Option<String>,
     /// Whose last error has no type, and this shape: a group of dead letters that no field of [`Filter`]
     /// names.
+    #[serde(deserialize_with = "text_said")]
     pub(crate) error_shape: Option<String>,
     /// That have no last error.
     pub(crate) no_error: bool,

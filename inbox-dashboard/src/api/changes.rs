@@ -20,7 +20,7 @@ use crate::{
     guard::Visit,
     jobs::{Action, Job, Target},
     pages::{change::set_pause, changes::stand},
-    query::{Parameters, Wanted},
+    query::{Parameters, Wanted, said},
     reading::{self, within},
     text, work,
 };
@@ -223,8 +223,11 @@ pub(super) async fn show(
 pub(super) struct Edited {
     handler: String,
     id: String,
+    #[serde(default, deserialize_with = "said")]
     payload: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     payload_base64: Option<String>,
+    #[serde(default, deserialize_with = "said")]
     headers: Option<Headers>,
     #[serde(default)]
     also_processed: bool,

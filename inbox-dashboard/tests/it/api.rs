@@ -236,6 +236,13 @@ async fn what_breaks_a_rule_is_refused_as_described() {
         ("/api/replay", json!({"filter": {"state": ["lost"]}})),
         ("/api/replay", json!({"filter": {"older_than": "5"}})),
         ("/api/replay", json!({"filter": {"handlr": "x"}})),
+        // Defect: these meant all messages, as if nothing had been said.
+        ("/api/discard", json!({"filter": {"id": []}})),
+        ("/api/discard", json!({"filter": {"state": []}})),
+        ("/api/discard", json!({"filter": {"handler": null}})),
+        ("/api/discard", json!({"filter": {"older_than": null}})),
+        ("/api/discard", json!({"filter": {"min_attempts": null}})),
+        ("/api/discard", json!({"filter": {"error": ""}})),
         ("/api/replay", json!({"filter": {}, "after": "1s"})),
         ("/api/replay", json!({"filter": {}, "also_processed": true})),
         ("/api/replay", json!({"keys": [{"handler": "", "id": "1"}]})),
@@ -258,6 +265,11 @@ async fn what_breaks_a_rule_is_refused_as_described() {
         (
             "/api/edit",
             json!({"handler": "h", "id": "1", "headers": {"a": 1}}),
+        ),
+        // And with this one the old payload was replayed.
+        (
+            "/api/edit",
+            json!({"handler": "h", "id": "1", "payload": null}),
         ),
         ("/api/pause", json!({"handler": "\n"})),
         ("/api/stop", json!({"id": 99})),
