@@ -3,8 +3,8 @@
 use std::{net::SocketAddr, num::NonZeroUsize, time::Duration};
 
 use clap::{
-    Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum, error::ErrorKind,
-    parser::ValueSource,
+    Args, CommandFactory, FromArgMatches as _, Parser, Subcommand, ValueEnum,
+    builder::NonEmptyStringValueParser, error::ErrorKind, parser::ValueSource,
 };
 use inbox::{
     ErrorType, Filter, HandlerName, Kind, MessageId, OperatorName, OrderingKey, State, StoreKind,
@@ -263,7 +263,7 @@ pub(crate) struct FilterArgs {
     pub(crate) newer_than: Option<Duration>,
     /// Only messages whose last error contains this text. Where `inbox dead` prints # for numbers, give a part
     /// without them
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) error: Option<String>,
     /// Only messages whose last error is of this type, as `inbox dead` prints it in front of the text of a sample;
     /// where it prints a text alone, --error takes a part of that
@@ -273,7 +273,7 @@ pub(crate) struct FilterArgs {
     #[arg(long = "id", value_name = "ID")]
     pub(crate) only_ids: Vec<MessageId>,
     /// Only messages with this value of the header correlation-id
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = NonEmptyStringValueParser::new())]
     pub(crate) correlation_id: Option<String>,
     /// Only messages that became final at least this long ago
     #[arg(long, value_name = "AGE", value_parser = duration)]
@@ -477,5 +477,15 @@ mod tests {
         assert!(parse(&["inbox", "replay", "--all"]));
         assert!(!parse(&["inbox", "replay"]));
         assert!(!parse(&["inbox", "replay", "a", "--all"]));
+    }
+
+    /// Defect: an empty text, as that of a variable that is not set, is in every error, so that all messages with one
+    /// were meant.
+    #[test]
+    fn what_says_nothing_is_no_filter() {
+        for option in ["--error", "--correlation-id", "--id", "--kind", "--handler"] {
+            let parse = |text| Cli::try_parse_from(["inbox", "discard", "--all", option, text]);
+            assert!(parse("x").is_ok() && parse("").is_err(), "{option}");
+        }
     }
 }
