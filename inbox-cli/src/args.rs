@@ -430,6 +430,15 @@ pub(crate) fn lease(text: &str) -> Result<Duration, String> {
     Ok(length)
 }
 
+/// What each id begins with. One that no id can follow would have each message refused, and its sender would give up.
+pub(crate) fn id_prefix(text: &str) -> Result<String, String> {
+    const SHORTEST: &str = "1";
+    match MessageId::new(format!("{text}{SHORTEST}")) {
+        Ok(_) => Ok(text.to_owned()),
+        Err(invalid) => Err(format!("no id can begin so: {invalid}")),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -5,9 +5,11 @@ use std::sync::Arc;
 
 use clap::Args;
 use inbox::{
-    HandlerName, Store,
+    HandlerName, Invalid, Kind, OrderingKey, Store,
     receiver::{IdFrom, Mapping, Receiver, ReceiverBuilder, TextFrom},
 };
+
+use crate::args;
 
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Messages")]
@@ -25,7 +27,8 @@ pub(crate) struct Rules {
         long,
         value_name = "TEXT",
         default_value = "",
-        hide_default_value = true
+        hide_default_value = true,
+        value_parser = args::id_prefix
     )]
     pub(crate) id_prefix: String,
     /// Where to look for the kind: cloudevent, property, address, header:NAME, field:NAME, fixed:TEXT
@@ -59,6 +62,8 @@ impl Rules {
     pub(crate) fn mapping(&self) -> Result<Mapping, String> {
         let first = self.handlers.first().ok_or("no handler is named")?;
         let mapping = Mapping::new(first).map_err(|invalid| invalid.to_string())?;
+        check_fixed(&self.kind_from, Kind::new)?;
+        check_fixed(&self.ordering_key_from, OrderingKey::new)?;
         let mut mapping = mapping.id_prefix(&self.id_prefix);
         if !self.id_from.is_empty() {
             mapping = mapping.id_from(self.id_from.iter().cloned());
@@ -100,4 +105,17 @@ impl Rules {
         }
         receiver
     }
+}
+
+/// Checks what is to be the text of every message: if it cannot be, each is rejected.
+fn check_fixed<T>(
+    places: &[TextFrom],
+    read: impl Fn(String) -> Result<T, Invalid>,
+) -> Result<(), String> {
+    for place in places {
+        if let TextFrom::Fixed(text) = place {
+            read(text.clone()).map_err(|invalid| invalid.to_string())?;
+        }
+    }
+    Ok(())
 }

@@ -1,11 +1,11 @@
 //! A provider of webhooks that has no name here: how it signs, and where an event's id and kind are.
 
 use axum::http::HeaderName;
-use inbox::Invalid;
+use inbox::{Invalid, Kind};
 use inbox_http::webhooks::{Part, Provider, Signature};
 use serde::{Deserialize, Deserializer, de::Error as _};
 
-use super::values::from_text;
+use super::{values::from_text, webhooks::Field};
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -23,11 +23,11 @@ pub(crate) struct Custom {
     #[serde(default = "body")]
     signs: Signed,
     id_header: Option<Header>,
-    id_field: Option<String>,
+    pub(super) id_field: Option<Field>,
     kind_header: Option<Header>,
-    kind_field: Option<String>,
+    pub(super) kind_field: Option<Field>,
     /// That of all events.
-    kind: Option<String>,
+    kind: Option<Kind>,
 }
 
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
@@ -137,14 +137,14 @@ impl Custom {
         let mut provider = Provider::new("custom", signature);
         match (&self.id_header, &self.id_field) {
             (Some(header), None) => provider = provider.id_header(header.0.clone()),
-            (None, Some(field)) => provider = provider.id_field(field),
+            (None, Some(field)) => provider = provider.id_field(&field.0),
             (None, None) => {}
             (Some(_), Some(_)) => return Err(twice("id")),
         }
         match (&self.kind_header, &self.kind_field, &self.kind) {
             (Some(header), None, None) => provider = provider.kind_header(header.0.clone()),
-            (None, Some(field), None) => provider = provider.kind_field(field),
-            (None, None, Some(kind)) => provider = provider.with_kind(keep(kind)),
+            (None, Some(field), None) => provider = provider.kind_field(&field.0),
+            (None, None, Some(kind)) => provider = provider.with_kind(keep(kind.as_str())),
             (None, None, None) => {}
             _ => return Err(twice("kind")),
         }

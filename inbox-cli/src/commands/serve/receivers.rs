@@ -33,7 +33,7 @@ pub(crate) struct ReceiverConfig {
     handlers: Vec<HandlerName>,
     #[serde(default)]
     id_from: Vec<IdPlace>,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::values::id_prefix")]
     id_prefix: String,
     #[serde(default)]
     kind_from: Vec<TextPlace>,

@@ -145,6 +145,11 @@ from_text!(
     }
 );
 
+/// What each id begins with.
+pub(super) fn id_prefix<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
+    args::id_prefix(&String::deserialize(deserializer)?).map_err(D::Error::custom)
+}
+
 /// A program and its arguments.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Command(pub(crate) Vec<String>);

@@ -95,12 +95,22 @@ impl Plan {
                 ));
             }
         }
-        for planned in &self.webhooks {
-            if let Some(pointer) = planned.webhook.meant_pointer() {
+        for webhook in self.webhooks.iter().map(|planned| &planned.webhook) {
+            if let Some(name) = webhook.odd_attribute() {
                 warnings.push(format!(
-                    "ordering of {} is the name of one member; members of members need a JSON pointer: {pointer}",
-                    planned.webhook.path.0
+                    "ordering of {} is `{name}`, and names of attributes are of lower-case letters and digits: \
+                     events without it are in no order",
+                    webhook.path.0
                 ));
+                continue;
+            }
+            for (key, field) in webhook.fields() {
+                if let Some(pointer) = field.meant_pointer() {
+                    warnings.push(format!(
+                        "{key} of {} is the name of one member; members of members need a JSON pointer: {pointer}",
+                        webhook.path.0
+                    ));
+                }
             }
         }
         for (handler, kept) in self.janitor.all_kept() {

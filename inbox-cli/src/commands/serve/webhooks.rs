@@ -25,7 +25,7 @@ pub(crate) struct Webhook {
     /// Where that is which orders messages.
     pub(crate) ordering: Option<Field>,
     /// Goes before each id, where senders number theirs in the same way.
-    #[serde(default)]
+    #[serde(default, deserialize_with = "super::values::id_prefix")]
     pub(crate) id_prefix: String,
     /// What comes before the path in the address that the provider was given, where its signature
     /// covers that.
@@ -133,12 +133,44 @@ from_text!(
     }
 );
 
-impl Webhook {
-    /// The JSON pointer that is meant where `ordering` looks like the path to a member and is the name of one.
+impl Field {
+    /// The JSON pointer that is meant where this looks like the path to a member and is the name of one.
     pub(super) fn meant_pointer(&self) -> Option<String> {
-        let name = self.ordering.as_ref()?.0.as_str();
+        let name = self.0.as_str();
         let looks_like_a_path = !name.starts_with('/') && name.contains(['.', '/']);
         looks_like_a_path.then(|| format!("/{}", name.replace('.', "/")))
+    }
+}
+
+impl Webhook {
+    /// The attribute that orders CloudEvents, if none can have that name by their specification.
+    pub(super) fn odd_attribute(&self) -> Option<&str> {
+        let field = self
+            .ordering
+            .as_ref()
+            .filter(|_| self.provider == ProviderName::Cloudevents)?;
+        let name = field.0.trim_start_matches('/');
+        let is_plain = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit();
+        (!name.bytes().all(is_plain)).then_some(name)
+    }
+
+    /// Where something is in the body, by key.
+    pub(super) fn fields(&self) -> impl Iterator<Item = (&'static str, &Field)> {
+        let custom = self.custom.as_ref();
+        let fields = [
+            ("ordering", self.ordering.as_ref()),
+            (
+                "custom.id_field",
+                custom.and_then(|custom| custom.id_field.as_ref()),
+            ),
+            (
+                "custom.kind_field",
+                custom.and_then(|custom| custom.kind_field.as_ref()),
+            ),
+        ];
+        fields
+            .into_iter()
+            .filter_map(|(key, field)| Some((key, field?)))
     }
 }
 
@@ -174,6 +206,12 @@ pub(super) fn plan(
         if webhook.handlers.is_empty() {
             return Err(source.wrong(&format!("{key}.handlers"), span, "name a handler at least"));
         }
+        let tolerance = webhook.tolerance.as_ref();
+        if tolerance.is_some_and(|limit| limit.0.is_zero()) {
+            // Checked a moment later, each signature is too old.
+            let message = "expected a time above 0 such as 5m";
+            return Err(source.wrong(&format!("{key}.tolerance"), span, message));
+        }
         if let Some(problem) = ordering_problem(&webhook) {
             return Err(source.wrong(&format!("{key}.ordering"), span, problem));
         }
@@ -191,12 +229,13 @@ pub(super) fn plan(
     Ok(planned)
 }
 
-/// An attribute of a CloudEvent and a parameter of a form have no members.
+/// An attribute of a CloudEvent and a parameter of a form have no members, and the data of a CloudEvent are no attribute.
 fn ordering_problem(webhook: &Webhook) -> Option<&'static str> {
     let field = webhook.ordering.as_ref()?.0.as_str();
     let has_steps = field.get(1..).is_some_and(|rest| rest.contains('/'));
+    let is_data = matches!(field.trim_start_matches('/'), "data" | "data_base64");
     match webhook.provider {
-        ProviderName::Cloudevents if has_steps => {
+        ProviderName::Cloudevents if has_steps || is_data => {
             Some("expected the name of an attribute, such as partitionkey, subject or source")
         }
         ProviderName::Twilio if has_steps => {
