@@ -275,6 +275,10 @@ impl<U: Unit> IdempotencyLayer<U> {
     /// for POST only; another request with the same key gets 400; responses are kept whatever their
     /// status, 500 included, but for those of requests that did not begin to run (400, 401, 409, 429); a replay is marked by
     /// `idempotent-replayed: true`.
+    ///
+    /// **[In a transaction](IdempotencyLayer::in_transaction) a 500 commits then**, with all that was written before
+    /// it, and is replayed. A handler that answers one for its writes to be undone has to roll back to a savepoint,
+    /// or needs a [`keep_status`](Self::keep_status), set after this, that does not keep it.
     #[must_use]
     pub fn stripe(self) -> Self {
         self.set(Settings::follow_stripe)
