@@ -34,7 +34,7 @@ pub(crate) async fn show(
     let place = reading::place(store, &record).await;
     let title = format!("Message {}", text::one_line(record.key.id.as_str(), 80));
     let page = html! {
-        (facts(&record, place.as_ref()))
+        (facts(&shared, &record, place.as_ref()))
         @if !shared.options.is_read_only { (changes(&shared, &visit, &record)) }
         (history(&record.history))
         (interventions(&record.interventions))
@@ -44,7 +44,7 @@ pub(crate) async fn show(
     Ok(visited(&shared, &visit, "messages", &title, &page))
 }
 
-fn facts(record: &Record, place: Option<&Place>) -> Markup {
+fn facts(shared: &Shared, record: &Record, place: Option<&Place>) -> Markup {
     let attempts = record.attempts;
     let crashed = attempts.crashed(record.state == MessageState::Leased);
     let of_handler = link("messages", [("handler", record.key.handler.as_str())]);
@@ -86,7 +86,10 @@ fn facts(record: &Record, place: Option<&Place>) -> Markup {
             @if let Some(error) = &record.last_error {
                 dt { "Last error" } dd { pre { (chain(error)) } }
             }
-            dt { "Fingerprint" } dd { code { (record.fingerprint) } }
+            // It is no secret hash: of a short payload it tells, by trying, what that is.
+            @if !shared.options.hides_payloads {
+                dt { "Fingerprint" } dd { code { (record.fingerprint) } }
+            }
         }
     }
 }

@@ -367,6 +367,13 @@ async fn hidden_payloads_are_nowhere() {
     }
     // Otherwise this would not tell anything.
     assert_eq!(shown, 19, "pages with payload, result or header");
+    // Defect: a digest of the payload was shown, of which a short one is found by trying.
+    look(&hiding, "/message?handler=h&id=1")
+        .await
+        .lacks(&["Fingerprint"]);
+    look(&showing, "/message?handler=h&id=1")
+        .await
+        .has(&["Fingerprint"]);
     let edit = [
         ("handler", "h"),
         ("id", "2"),
