@@ -26,6 +26,10 @@ use crate::{
 /// For how long the janitor holds a message that it looks at.
 const LEASE: Duration = Duration::from_secs(60);
 
+/// How long after its first look the janitor has the message again, under the name that says when that was, unless that is
+/// in doubt.
+const AT_ONCE: Duration = Duration::from_secs(1);
+
 /// The worker's name while it does, behind which is since when nobody else has been seen at the
 /// message, by the store's clock.
 ///
@@ -56,6 +60,12 @@ fn has_left_no_trace(record: &Record) -> bool {
         |worker: &WorkerName| worker.as_str() == SINCE_DUE || Mark::read(worker).is_some();
     let was_handed_back = record.leased_at.is_some_and(|at| at >= record.due_at);
     was_handed_back && !record.worker.as_ref().is_some_and(is_known)
+}
+
+/// When the janitor has begun it, by the store's clock.
+fn begun_at(leased: &Leased) -> SystemTime {
+    let begun = leased.lease.until.checked_sub(LEASE);
+    begun.unwrap_or(UNIX_EPOCH)
 }
 
 /// See [`SINCE`].
@@ -95,7 +105,7 @@ impl Abandoned {
             return Ok(false);
         }
         // By the store's clock, as all other times here are.
-        let now = leased.lease.until.checked_sub(LEASE).unwrap_or(UNIX_EPOCH);
+        let now = begun_at(&leased);
         let has_crashed = leased.attempts.crashed(true) > 0;
         let was_alone = leased.attempts.started == record.attempts.started.saturating_add(1)
             && leased.attempts.finished == record.attempts.finished;
@@ -103,9 +113,17 @@ impl Abandoned {
         if !was_alone || is_unknown {
             // If others have taken it since, the next sweep looks at what they have left.
             if self.release(&leased).await?
-                && let Some(leased) = self.begin(&message, Mark(now).name()).await?
+                && let Some(marked) = self.begin(&message, Mark(now).name()).await?
             {
-                self.release(&leased).await?;
+                self.release(&marked).await?;
+                let took = begun_at(&marked).duration_since(now).unwrap_or_default();
+                let is_in_time = took <= AT_ONCE && marked.attempts == leased.attempts;
+                // So they may in a slow call.
+                if !is_in_time
+                    && let Some(leased) = self.begin(&message, WorkerName::new(LOOKS)).await?
+                {
+                    self.release(&leased).await?;
+                }
             }
             return Ok(false);
         }

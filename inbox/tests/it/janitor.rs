@@ -331,6 +331,38 @@ async fn what_others_had_during_a_slow_look_is_not_given_up() {
     assert_eq!(given_up(&spy).await, 0);
 }
 
+/// Defect: so it was when that happened before the moment was written down.
+#[tokio::test(start_paused = true)]
+async fn what_others_had_before_a_look_is_noted_is_not_given_up() {
+    for is_handed_back in [false, true] {
+        let spy = Arc::new(Spy::new());
+        let _crashed = begin(&spy, "long").await;
+        spy.clock.advance(HOUR * 2);
+        let store = Arc::new(FaultyStore::new(spy.inner.clone()));
+        let late = Fault::Later(Duration::from_secs(20));
+        store.plan("begin", [Fault::Pass, late]);
+        let janitor = Janitor::builder(spy.inner.clone())
+            .give_up_after(store, [billing()], HOUR, AfterDead::Continue)
+            .build()
+            .unwrap();
+        let sweeping = tokio::spawn(async move { janitor.sweep().await.unwrap().abandoned });
+        tokio::time::sleep(Duration::from_secs(10)).await;
+        // The janitor has handed it back, and another attempt goes on for long.
+        let lease = long_attempt(&spy).await;
+        if is_handed_back {
+            let _ = spy.inner.settle_one(&lease, Outcome::Release).await;
+        } else {
+            spy.clock.advance(Duration::from_secs(60));
+        }
+        assert_eq!(sweeping.await.unwrap(), 0);
+        assert_eq!(given_up(&spy).await, 0, "{is_handed_back}");
+        spy.clock.advance(HOUR / 2);
+        assert_eq!(given_up(&spy).await, 0, "{is_handed_back}");
+        spy.clock.advance(HOUR * 3 / 4);
+        assert_eq!(given_up(&spy).await, 1, "{is_handed_back}");
+    }
+}
+
 /// Defect: the second call took the place of the first.
 #[tokio::test]
 async fn handlers_may_be_given_up_after_times_of_their_own() {
