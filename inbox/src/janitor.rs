@@ -633,7 +633,8 @@ mod tests {
         }
     }
 
-    /// Discards so many messages.
+    /// Has so many discarded messages.
+    #[allow(clippy::unwrap_used, reason = "a helper of tests")]
     async fn discarded(clock: &Clock, messages: u32) -> Arc<MemoryStore> {
         let options = MemoryOptions::new().clock(clock.clone());
         let inbox = Arc::new(MemoryStore::with(options));

@@ -292,7 +292,8 @@ mod tests {
                 .attributes(System::MessageDeduplicationId, id)
                 .attributes(System::MessageGroupId, group);
         }
-        super::envelope("orders", &message.build())
+        let queue = if is_fifo { "orders.fifo" } else { "orders" };
+        super::envelope(queue, &message.build())
     }
 
     #[test]

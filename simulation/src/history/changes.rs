@@ -32,7 +32,7 @@ impl History {
             // One that settles by itself may have without knowing it. Another delivery may have been done since this
             // one came, and the message replayed.
             Err(ConsumeError::Handler(_)) => {
-                let last = here.last().and_then(|grant| grant.outcome);
+                let last = here.clone().next_back().and_then(|grant| grant.outcome);
                 self.terms.inline_settles || last != Some("processed")
             }
             _ => true,
