@@ -170,8 +170,6 @@ struct Accepted {
     finished: Option<i64>,
     /// It was stored by a call whose caller had given up.
     is_orphan: bool,
-    /// It was received by another call.
-    is_received: bool,
     /// A handler's work on it has been committed since it was accepted or replayed.
     has_effect: bool,
 }

@@ -6,7 +6,7 @@ use super::{Accepted, History, PartId};
 use crate::world::{AUDIT, LIMIT, REJECTED};
 
 impl History {
-    pub(super) fn accept(&mut self, key: &Key, received: Option<bool>) {
+    pub(super) fn accept(&mut self, key: &Key, is_orphan: bool) {
         let (store_now, retention) = (self.store_now, self.terms.retention);
         let is_gone = self.current(key).is_none_or(|message| {
             let finished = message.finished;
@@ -28,8 +28,7 @@ impl History {
                 changed_when: None,
                 due: store_now,
                 finished: None,
-                is_orphan: received == Some(true),
-                is_received: received == Some(false),
+                is_orphan,
                 has_effect: false,
                 blocks: false,
             });
@@ -49,7 +48,7 @@ impl History {
             match receipt {
                 Receipt::Accepted => {
                     self.comes_in_order(part, key);
-                    self.accept(key, Some(is_orphan));
+                    self.accept(key, is_orphan);
                 }
                 Receipt::Duplicate { .. } => {
                     let is_known = self.messages.contains_key(key);
@@ -121,10 +120,10 @@ impl History {
     }
 
     /// Whether it was final, was purged, and has been stored again for another delivery, or by a call whose caller
-    /// had given up.
+    /// had given up. What is left so is stuck.
     pub(crate) fn is_in_a_later_life(&self, key: &Key) -> bool {
         let lives = self.messages.get(key).map(Vec::as_slice);
-        matches!(lives, Some([_, .., last]) if last.finished.is_none() && !last.is_received)
+        matches!(lives, Some([_, .., last]) if last.finished.is_none())
     }
 
     pub(crate) fn acknowledged(&mut self, part: &PartId, key: &Key) {
@@ -163,7 +162,7 @@ impl History {
         // Beginning a message stores it, also when it is not its turn.
         let is_open = matches!(begun, Begun::Run(_) | Begun::Busy { .. } | Begun::Blocked);
         if is_new && is_open {
-            self.accept(key, is_orphan.then_some(true));
+            self.accept(key, is_orphan);
         }
         if let Begun::Run(leased) = begun {
             self.granted(part, leased);

@@ -95,8 +95,8 @@ impl History {
                     (Some(RunEnd::Done), _) => grant.is_undone || grant.outcome.is_some(),
                     (Some(_), Outcome::Processed { .. }) => false,
                     (Some(RunEnd::Dead), Outcome::Dead { .. }) => true,
-                    // It was to run again by itself, as the commit of its batch has failed.
-                    (Some(RunEnd::Dead), Outcome::Retry { .. }) => is_unopened,
+                    // It was to run again by itself, as its batch has been rolled back.
+                    (Some(RunEnd::Dead | RunEnd::Defer), Outcome::Retry { .. }) => is_unopened,
                     (Some(RunEnd::Dead), outcome) => matches!(outcome, Outcome::Release),
                     (Some(RunEnd::Defer), outcome) => {
                         matches!(outcome, Outcome::Defer { .. } | Outcome::Release)

@@ -34,7 +34,9 @@ fn no_seed_breaks_a_rule() {
             }
         }
     });
-    FINDERS.map(|seed| check(seed, Kind::Memory));
+    for seed in FINDERS {
+        check(seed, Kind::Memory);
+    }
 }
 
 #[test]
