@@ -63,7 +63,8 @@ impl History {
     /// The janitor gives up what has been due for long enough without anybody's having worked on it.
     pub(super) fn is_given_up_rightly(&mut self, grant: &Grant, settlement: &Settlement) {
         let key = &settlement.lease.key;
-        if matches!(settlement.outcome, Outcome::Release) {
+        // What is asked for again, as its answer was lost, is done already.
+        if matches!(settlement.outcome, Outcome::Release) || grant.outcome.is_some() {
             return;
         }
         let Some(message) = self.current(key) else {
