@@ -273,6 +273,8 @@ impl Store for Flawed {
         }
         let mut claims = self.store.claim(&request).await?;
         if self.flaw == Flaw::HandsOutTwice && claims.leased.is_empty() {
+            // A worker that claims again at once would keep the thread.
+            tokio::task::yield_now().await;
             claims.leased.extend(self.held(|_| true));
         }
         self.remember(&claims.leased);
