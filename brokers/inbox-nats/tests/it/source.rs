@@ -549,7 +549,7 @@ async fn a_stream_that_is_made_again_unheard_is_another(server: &Nats) -> Outcom
     Ok(())
 }
 
-/// Whoever takes it, and whether or not anything comes to this one.
+/// Whichever consumer takes it, and whether or not anything comes to this one.
 async fn the_lag_is_that_of_the_consumer(server: &Nats) -> Outcome {
     let stream = "lag";
     server.create(stream).await?;
