@@ -6,6 +6,7 @@
 
 mod conformance;
 mod harness;
+mod lag;
 mod panics;
 mod publisher;
 mod recreated;

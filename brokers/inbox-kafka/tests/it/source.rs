@@ -559,63 +559,6 @@ async fn aborted_transactions_are_left_out() -> Outcome {
     Ok(())
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn the_lag_is_known_without_asking() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "lag";
-    kafka.create(topic, 1).await?;
-    kafka.publish_numbers(topic, 50, 1).await?;
-    let mut source = open(kafka.options(topic));
-    source.set_flow(Flow::new(10, 10));
-    assert_eq!(source.lag(), None);
-    let held = take(&mut source, 10).await?;
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while source.lag() != Some(40) {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", source.lag());
-        sleep(Duration::from_millis(100)).await;
-    }
-    acknowledge(held).await;
-    source.close().await?;
-    Ok(())
-}
-
-/// The mark at the end of a transaction has an offset, and so has what was aborted: neither is ever handed out.
-#[tokio::test(flavor = "multi_thread")]
-async fn what_is_never_handed_out_is_not_behind() -> Outcome {
-    let Some(kafka) = Kafka::shared()? else {
-        return Ok(());
-    };
-    let topic = "lag-of-transactions";
-    kafka.create(topic, 1).await?;
-    let producer: FutureProducer = ClientConfig::new()
-        .set("bootstrap.servers", &kafka.servers)
-        .set("transactional.id", topic)
-        .create()?;
-    producer.init_transactions(LIMIT)?;
-    for (text, commit) in [("kept", true), ("aborted", false)] {
-        producer.begin_transaction()?;
-        let record: FutureRecord<'_, str, str> = FutureRecord::to(topic).payload(text);
-        let sent = producer.send(record, LIMIT).await;
-        sent.map_err(|(error, _)| error)?;
-        if commit {
-            producer.commit_transaction(LIMIT)?;
-        } else {
-            producer.abort_transaction(LIMIT)?;
-        }
-    }
-    let mut source = open(kafka.options(topic));
-    acknowledge(take(&mut source, 1).await?).await;
-    let deadline = tokio::time::Instant::now() + LIMIT;
-    while source.lag() != Some(0) {
-        assert!(tokio::time::Instant::now() < deadline, "{:?}", source.lag());
-        sleep(Duration::from_millis(100)).await;
-    }
-    source.close().await?;
-    Ok(())
-}
-
 /// One broker whose host is not known is no outage, and all of them are.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_host_that_is_not_known_is_told() -> Outcome {
