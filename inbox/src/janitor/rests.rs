@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-/// How many times as long as a slice took a sweep rests behind it, at first: a slice in a hundred calls of live
-/// traffic, or two, is hardly noticed.
+/// How many times as long as a slice took a sweep rests behind it, at first: of live traffic, two calls in a hundred meet
+/// one.
 const GENTLY: u32 = 50;
 
 /// The longest rest.

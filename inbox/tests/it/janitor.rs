@@ -12,6 +12,7 @@ use inbox::{
 };
 
 mod archiving;
+mod rests;
 
 use self::archiving::Shelf;
 use crate::{
@@ -282,10 +283,7 @@ async fn a_look_that_is_cut_short_gives_nothing_up() {
     handed_back_a_moment_ago(&spy).await;
     let store = Arc::new(FaultyStore::new(spy.inner.clone()));
     store.plan("begin", [Fault::Pass, Fault::Before(ErrorKind::Denied)]);
-    let janitor = Janitor::builder(spy.inner.clone())
-        .give_up_after(store.clone(), [billing()], HOUR, AfterDead::Continue)
-        .build()
-        .unwrap();
+    let janitor = giving_up_by(&store);
     assert!(janitor.sweep().await.is_err());
     assert_eq!(store.calls("begin"), 2);
     assert_eq!(given_up(&spy).await, 0);
@@ -316,10 +314,7 @@ async fn what_others_had_during_a_slow_look_is_not_given_up() {
     spy.clock.advance(HOUR * 2);
     let store = Arc::new(FaultyStore::new(spy.inner.clone()));
     store.plan("settle", [Fault::Later(Duration::from_secs(20))]);
-    let janitor = Janitor::builder(spy.inner.clone())
-        .give_up_after(store, [billing()], HOUR, AfterDead::Continue)
-        .build()
-        .unwrap();
+    let janitor = giving_up_by(&store);
     let sweeping = tokio::spawn(async move { janitor.sweep().await.unwrap().abandoned });
     tokio::time::sleep(Duration::from_secs(10)).await;
     // The janitor's lease runs out, and another attempt crashes.
@@ -341,10 +336,7 @@ async fn what_others_had_before_a_look_is_noted_is_not_given_up() {
         let store = Arc::new(FaultyStore::new(spy.inner.clone()));
         let late = Fault::Later(Duration::from_secs(20));
         store.plan("begin", [Fault::Pass, late]);
-        let janitor = Janitor::builder(spy.inner.clone())
-            .give_up_after(store, [billing()], HOUR, AfterDead::Continue)
-            .build()
-            .unwrap();
+        let janitor = giving_up_by(&store);
         let sweeping = tokio::spawn(async move { janitor.sweep().await.unwrap().abandoned });
         tokio::time::sleep(Duration::from_secs(10)).await;
         // The janitor has handed it back, and another attempt goes on for long.
