@@ -202,7 +202,14 @@ fn by_code(code: &str, answer: &dyn DatabaseError) -> (ErrorKind, Cow<'static, s
         meaning.kind = ErrorKind::Invalid;
         context = "the request is over one of the server's limits".into();
     }
-    if server.is_some_and(|server| server.severity() == PgSeverity::Panic) {
+    let severity = server.map(PgDatabaseError::severity);
+    if severity == Some(PgSeverity::Fatal) && meaning.kind == ErrorKind::Other && code == INTERNAL {
+        // Such as a file that a new session cannot write, as the disk is full.
+        meaning.kind = ErrorKind::Unavailable;
+        meaning.effect = Effect::Unknown;
+        context = "the server ended the session for an error of its own".into();
+    }
+    if severity == Some(PgSeverity::Panic) {
         // The server went down, perhaps while it committed.
         meaning.effect = Effect::Unknown;
     }
@@ -227,7 +234,49 @@ fn one_line(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::{
+        io::{Read as _, Write as _},
+        net::TcpListener,
+    };
+
+    use sqlx::{
+        Connection as _, PgConnection,
+        postgres::{PgConnectOptions, PgSslMode},
+    };
+
     use super::*;
+
+    /// What becomes of connecting where the server answers this.
+    async fn refused(severity: &str, code: &str, text: &str) -> Error {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let fields = format!("S{severity}\0V{severity}\0C{code}\0M{text}\0\0");
+        let server = std::thread::spawn(move || {
+            let (mut client, _) = listener.accept().unwrap();
+            assert_ne!(client.read(&mut [0; 1_000]).unwrap(), 0);
+            let length = u32::try_from(fields.len() + 4).unwrap();
+            let answer = [b"E", &length.to_be_bytes()[..], fields.as_bytes()].concat();
+            client.write_all(&answer).unwrap();
+        });
+        let options = PgConnectOptions::new_without_pgpass();
+        let options = options.host("127.0.0.1").port(port).username("app");
+        let options = options.ssl_mode(PgSslMode::Disable);
+        let error = PgConnection::connect_with(&options).await.unwrap_err();
+        server.join().unwrap();
+        failed(error)
+    }
+
+    #[tokio::test]
+    async fn a_session_that_cannot_begin_is_an_outage() {
+        let text = "could not write init file";
+        let error = refused("FATAL", INTERNAL, text).await;
+        assert_eq!(error.kind(), ErrorKind::Unavailable, "{error}");
+        assert_eq!(error.effect(), Effect::Unknown);
+        let error = refused("ERROR", INTERNAL, text).await;
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+        let error = refused("FATAL", "42704", "unrecognized parameter").await;
+        assert_eq!(error.kind(), ErrorKind::Other, "{error}");
+    }
 
     #[test]
     fn a_lost_connection_leaves_the_outcome_open() {

@@ -104,6 +104,7 @@
 //! | what happened | kind | effect |
 //! |---|---|---|
 //! | the server cannot be reached, is starting or ending, is out of connections, disk or room for notifications | `Unavailable` | none, or unknown when the connection was lost under a statement |
+//! | the server ended the session for an error of its own (`FATAL`, XX000), such as a new one while its disk is full | `Unavailable` | unknown |
 //! | a pooler gave up: nothing behind it, no free connection in time, a setting that it refuses (08P01) | `Unavailable` | unknown |
 //! | no connection of the pool became free in time | `Unavailable` | none |
 //! | the operation took longer than its time limit | `Unavailable` | unknown |
