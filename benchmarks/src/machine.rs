@@ -62,6 +62,12 @@ pub(crate) fn resident() -> Result<u64> {
     Ok(kilobytes * 1024)
 }
 
+/// How many files and sockets this process has open.
+pub(crate) fn open_files() -> Result<u64> {
+    let open = fs::read_dir("/proc/self/fd").context("needs Linux's /proc")?;
+    Ok(open.count() as u64)
+}
+
 /// The processor time that this process has used so far, all threads together. Counted in ticks
 /// of ten milliseconds, which is what Linux tells on every machine that this runs on.
 pub(crate) fn processor_time() -> Result<Duration> {

@@ -297,6 +297,25 @@ impl Site {
         }
     }
 
+    /// Bytes that an inbox takes on the disk, or in the server's memory; `None` where that
+    /// is not known.
+    pub(crate) async fn stored(&mut self, slot: Slot) -> Result<Option<u64>> {
+        let database = slot.database();
+        Ok(Some(match &mut self.place {
+            Place::Memory | Place::Mongo(_) => return Ok(None),
+            Place::Folder(folder) => {
+                let mut bytes = 0;
+                for entry in std::fs::read_dir(folder.path())? {
+                    bytes += entry?.metadata()?.len();
+                }
+                bytes
+            }
+            Place::Postgres(server) => server.stored(database).await?,
+            Place::MySql(server) => server.stored(database).await?,
+            Place::Redis(server) => server.memory().await?,
+        }))
+    }
+
     /// Bytes of memory that the server keeps its data in, if it does.
     pub(crate) async fn memory(&self) -> Result<Option<u64>> {
         match self.redis() {

@@ -15,6 +15,7 @@ mod pair;
 mod purge;
 mod receive;
 mod snapshot;
+mod soak;
 mod steady;
 mod sweeps;
 mod transactional;
@@ -111,6 +112,9 @@ enum Scenario {
     Pending,
     /// Latency of claims in live traffic, without and with a purge of a history
     Purge,
+    /// A day's messages at an even rate through a whole service: latency, memory, open files and what is stored, for each
+    /// tenth of them
+    Soak,
     /// Claims while an open transaction keeps what was processed from being cleared away, in SQL
     Snapshot,
     /// Receive confirmed by a replica, compared with the same without, on Redis
@@ -191,6 +195,7 @@ impl Bench<'_> {
             Scenario::Retained => depth::measure(self, depth::Kind::Retained).await?,
             Scenario::Pending => depth::measure(self, depth::Kind::Pending).await?,
             Scenario::Purge => purge::measure(self).await?,
+            Scenario::Soak => soak::measure(self).await?,
             Scenario::Snapshot => snapshot::measure(self).await?,
             Scenario::Confirmed => confirmed::measure(self).await?,
             #[cfg(feature = "brokers")]

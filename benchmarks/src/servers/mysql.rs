@@ -28,6 +28,11 @@ const SHOWN: [&str; 9] = [
     "transaction_isolation",
 ];
 
+/// MySQL keeps its estimates of sizes for a day unless it is told to look.
+const LOOK: &str = "SET @look = 1 /*!80000 , information_schema_stats_expiry = 0 */";
+const STORED: &str = "SELECT CAST(COALESCE(SUM(data_length + index_length), 0) AS UNSIGNED) \
+                      FROM information_schema.tables WHERE table_schema = ?";
+
 pub(crate) struct Server {
     options: MySqlConnectOptions,
     /// It ends when this is dropped.
@@ -97,6 +102,18 @@ impl Server {
 
     pub(crate) async fn drop(&self, name: &str) -> Result<()> {
         self.run(format!("DROP DATABASE IF EXISTS {name}")).await
+    }
+
+    /// Bytes of the database's tables and indexes, as the server estimates them.
+    pub(crate) async fn stored(&self, database: &str) -> Result<u64> {
+        let mut connection = self.options.connect().await?;
+        sqlx::raw_sql(LOOK).execute(&mut connection).await?;
+        let bytes = sqlx::query_scalar(STORED)
+            .bind(database)
+            .fetch_one(&mut connection)
+            .await?;
+        connection.close().await?;
+        Ok(bytes)
     }
 
     pub(crate) async fn connect(&self, database: &str, connections: u32) -> Result<MySqlStore> {

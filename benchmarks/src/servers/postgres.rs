@@ -94,6 +94,15 @@ impl Server {
             .await
     }
 
+    /// Bytes of the database's files.
+    pub(crate) async fn stored(&mut self, database: &str) -> Result<u64> {
+        let bytes: i64 = sqlx::query_scalar("SELECT pg_database_size($1)")
+            .bind(database)
+            .fetch_one(&mut self.admin)
+            .await?;
+        Ok(bytes.try_into()?)
+    }
+
     pub(crate) async fn checkpoint(&mut self) -> Result<()> {
         self.run("CHECKPOINT".to_owned()).await
     }
