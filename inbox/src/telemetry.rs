@@ -55,6 +55,8 @@
 //! | `inbox::rejected` | that deliveries are no messages, and whether they are kept: the first at once, then their number once a minute at most |
 //! | `inbox::message` | what becomes of one delivery or attempt other than being processed |
 
+#[cfg(feature = "metrics")]
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use crate::{Error, HandlerName, HandlerStatistics, State};
@@ -79,7 +81,26 @@ pub(crate) struct HandlerMetrics {
     #[cfg(feature = "metrics")]
     in_flight: metrics::Gauge,
     #[cfg(feature = "metrics")]
-    last_claim: metrics::Gauge,
+    last_claim: LastClaim,
+}
+
+/// When a claim was last answered. It is not there before: a gauge is zero from when it is looked up, and that would
+/// be the year 1970.
+#[cfg(feature = "metrics")]
+struct LastClaim {
+    handler: HandlerName,
+    gauge: OnceLock<metrics::Gauge>,
+}
+
+#[cfg(feature = "metrics")]
+impl LastClaim {
+    fn set(&self, at: f64) {
+        let gauge = self.gauge.get_or_init(|| {
+            let handler = self.handler.to_string();
+            metrics::gauge!("inbox_last_claim_timestamp_seconds", "handler" => handler)
+        });
+        gauge.set(at);
+    }
 }
 
 /// One message that is held; over when this is dropped.
@@ -105,26 +126,46 @@ pub(crate) enum Count {
 }
 
 #[cfg(feature = "metrics")]
+impl Count {
+    const ALL: [Self; 7] = [
+        Self::Claimed,
+        Self::Processed,
+        Self::Retried,
+        Self::Deferred,
+        Self::Dead,
+        Self::LeaseLost,
+        Self::Refused,
+    ];
+
+    /// What counts it for this handler.
+    fn counter(self, handler: &HandlerName) -> metrics::Counter {
+        let name = match self {
+            Self::Claimed => "inbox_claimed_total",
+            Self::Processed => "inbox_processed_total",
+            Self::Retried => "inbox_retried_total",
+            Self::Deferred => "inbox_deferred_total",
+            Self::Dead => "inbox_dead_total",
+            Self::LeaseLost => "inbox_lease_lost_total",
+            Self::Refused => "inbox_refused_total",
+        };
+        metrics::counter!(name, "handler" => handler.to_string())
+    }
+}
+
+#[cfg(feature = "metrics")]
 impl HandlerMetrics {
     pub(crate) fn new(handler: &HandlerName) -> Self {
         let label = || handler.to_string();
         // So that the first one is an increase.
         metrics::counter!("inbox_corrupt_total").increment(0);
         Self {
-            counters: [
-                metrics::counter!("inbox_claimed_total", "handler" => label()),
-                metrics::counter!("inbox_processed_total", "handler" => label()),
-                metrics::counter!("inbox_retried_total", "handler" => label()),
-                metrics::counter!("inbox_deferred_total", "handler" => label()),
-                metrics::counter!("inbox_dead_total", "handler" => label()),
-                metrics::counter!("inbox_lease_lost_total", "handler" => label()),
-                metrics::counter!("inbox_refused_total", "handler" => label()),
-            ],
+            counters: Count::ALL.map(|what| what.counter(handler)),
             seconds: metrics::histogram!("inbox_handler_seconds", "handler" => label()),
             in_flight: metrics::gauge!("inbox_in_flight", "handler" => label()),
-            last_claim: metrics::gauge!(
-                "inbox_last_claim_timestamp_seconds", "handler" => label()
-            ),
+            last_claim: LastClaim {
+                handler: handler.clone(),
+                gauge: OnceLock::new(),
+            },
         }
     }
 
@@ -302,10 +343,11 @@ pub(crate) fn circuit(handler: &HandlerName, is_open: bool) {
     let _ = (handler, is_open);
 }
 
-/// Counts what happens too rarely to be looked up once.
+/// Counts what happens too rarely to be looked up once. Nothing else of the handler is looked up: it may be one that no
+/// processor works on, here or anywhere.
 #[cfg(feature = "metrics")]
 pub(crate) fn count(handler: &HandlerName, what: Count) {
-    HandlerMetrics::new(handler).count(what);
+    what.counter(handler).increment(1);
 }
 
 #[cfg(not(feature = "metrics"))]

@@ -105,6 +105,13 @@ async fn answer<T>(call: &mut Option<BoxFuture<'static, T>>) -> T {
     value
 }
 
+/// Also of a run that is dropped, or that panics.
+impl Drop for Driver {
+    fn drop(&mut self) {
+        self.forget_pauses();
+    }
+}
+
 impl Driver {
     pub(super) fn new(config: Arc<Config>, until: Until) -> Self {
         let (sender, reports) = mpsc::unbounded_channel();

@@ -3,7 +3,11 @@
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use super::Config;
-use crate::{HandlerName, HandlerStatistics, Operate, hooks::Call, telemetry};
+use crate::{
+    HandlerName, HandlerStatistics, Operate,
+    hooks::Call,
+    telemetry::{self, OUTAGE},
+};
 
 pub(super) struct Monitor {
     pub operate: Arc<dyn Operate>,
@@ -16,6 +20,7 @@ impl Monitor {
     pub(super) async fn watch(&self, config: &Config) {
         // Handlers that had a backlog at an earlier look and may have vanished since.
         let mut unserved = HashSet::new();
+        let mut is_known = true;
         loop {
             tokio::time::sleep(self.interval).await;
             let statistics = match config
@@ -26,10 +31,17 @@ impl Monitor {
             {
                 Ok(statistics) => statistics,
                 Err(error) => {
-                    tracing::warn!(%error, "backlog not known");
+                    if std::mem::take(&mut is_known) {
+                        tracing::warn!(target: OUTAGE, %error, "backlog not known");
+                    } else {
+                        tracing::debug!(target: OUTAGE, %error, "backlog still not known");
+                    }
                     continue;
                 }
             };
+            if !std::mem::replace(&mut is_known, true) {
+                tracing::info!(target: OUTAGE, "backlog known again");
+            }
             let has_vanished = |name: &&HandlerName| {
                 let mut present = statistics.handlers.iter();
                 !present.any(|handler| handler.handler == **name)

@@ -47,15 +47,27 @@ pub(super) async fn run<S: Source>(
     let flow = Flow::new(receiver.max_unacknowledged, receiver.batch_size)
         .with_max_unacknowledged_bytes(receiver.max_unacknowledged_bytes);
     source.set_flow(flow);
+    let name = source.name();
     // So that the first one of each outcome is an increase.
-    count(&source.name(), &BatchReport::default());
+    count(&name, &BatchReport::default());
+    let holding = Holding(&name);
     let ended = take(receiver, source, shutdown).await;
+    drop(holding);
     match timeout(CLOSE_LIMIT, source.close()).await {
         Ok(Ok(())) => {}
         Ok(Err(error)) => tracing::warn!(target: MESSAGE, %error, "the source did not close well"),
         Err(_) => tracing::warn!(target: MESSAGE, "the source did not close in time"),
     }
     ended
+}
+
+/// At the end of a run nothing is held any more, also where that fails or is dropped.
+struct Holding<'a>(&'a str);
+
+impl Drop for Holding<'_> {
+    fn drop(&mut self) {
+        telemetry::source(self.0, 0, None);
+    }
 }
 
 /// Takes from the source and stores, until it ends or is told to.

@@ -110,6 +110,37 @@ async fn an_outage_is_logged_once() {
     }
 }
 
+/// Defect: a line for each look, for as long as it lasted.
+#[tokio::test(start_paused = true)]
+async fn a_backlog_that_is_not_known_is_logged_once() {
+    use crate::faulty::{Fault, FaultyStore, memory};
+
+    let (log, _guard) = Log::of(Level::INFO);
+    let store = Arc::new(FaultyStore::new(memory().await));
+    store.plan(
+        "statistics",
+        vec![Fault::Before(ErrorKind::Unavailable); 20],
+    );
+    let router = Router::new(billing()).on("x", |_: Context| async { Ok::<_, Failure>(()) });
+    let second = Duration::from_secs(1);
+    let processor = inbox::Processor::builder(store.clone())
+        .router(router)
+        .backlog_monitor(store, second * 60, second)
+        .build()
+        .unwrap();
+    let shutdown = inbox::CancellationToken::new();
+    let stop = async {
+        tokio::time::sleep(second * 30).await;
+        shutdown.cancel();
+    };
+    let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), stop);
+    summary.unwrap();
+    for line in ["backlog not known", "backlog known again"] {
+        let told = log.lines(&["inbox::outage", line]);
+        assert_eq!(told.len(), 1, "{}", log.text());
+    }
+}
+
 #[cfg(feature = "metrics")]
 mod counted {
     use std::{
@@ -459,6 +490,106 @@ mod counted {
         assert_eq!(value("inbox_inline_total billing,failed"), Some(1));
         assert_eq!(value("inbox_inline_total billing,dead"), Some(1));
         assert_eq!(value("inbox_corrupt_total "), Some(1));
+    }
+
+    /// Defect: a failed attempt or a dead letter of an inline consumer made it look as if its handler had been claimed
+    /// last in 1970; so did a processor whose store is away when it begins.
+    #[test]
+    fn a_claim_that_was_never_answered_has_no_time() {
+        use inbox::{LeaseTerms, WorkerName, inline::InlineConsumer};
+
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                let worker = WorkerName::new("inline").unwrap();
+                let terms = LeaseTerms::new(Duration::from_secs(60), worker).unwrap();
+                let consumer = InlineConsumer::new(spy.clone(), terms);
+                let fail = async |_| Err::<Option<inbox::Bytes>, _>("no");
+                assert!(consumer.consume(&message(1), fail).await.is_err());
+                assert_eq!(book.value("inbox_retried_total billing"), Some(1));
+                assert_eq!(book.value("inbox_in_flight billing"), None);
+
+                spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
+                let router =
+                    Router::new(billing()).on("x", |_: Context| async { Ok::<_, Failure>(()) });
+                let processor = processor(&spy, router).build().unwrap();
+                let shutdown = inbox::CancellationToken::new();
+                let check = async {
+                    tokio::time::sleep(Duration::from_secs(9)).await;
+                    let claimed = || book.value("inbox_last_claim_timestamp_seconds billing");
+                    assert_eq!(claimed(), None);
+                    spy.calm("claim");
+                    tokio::time::sleep(Duration::from_secs(30)).await;
+                    assert!(claimed().map(f64::from_bits) > Some(1.7e9));
+                    shutdown.cancel();
+                };
+                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), check);
+                summary.unwrap();
+            });
+        });
+    }
+
+    /// Defect: they stayed as they were, for as long as the process went on.
+    #[test]
+    fn a_run_that_is_dropped_leaves_no_pause_and_nothing_unacknowledged() {
+        let book = Book::default();
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .start_paused(true)
+            .build()
+            .unwrap();
+        let gauge = |name: &str| book.value(name).map(f64::from_bits);
+        let minute = Duration::from_secs(60);
+        metrics::with_local_recorder(&book, || {
+            runtime.block_on(async {
+                let spy = Arc::new(Spy::new());
+                spy.receive_all([message(1)]).await;
+                let router = Router::new(billing())
+                    .on("order.placed", move |_: Context| async move {
+                        Err::<(), _>(Failure::pause(minute * 60, "away"))
+                    })
+                    .circuit_breaker(inbox::CircuitBreaker::new());
+                let processor = processor(&spy, router).build().unwrap();
+                let never = inbox::CancellationToken::new();
+                let running = tokio::time::timeout(minute, processor.run(never.clone()));
+                let check = async {
+                    tokio::time::sleep(minute / 2).await;
+                    assert_eq!(gauge("inbox_paused billing"), Some(1.0));
+                };
+                let (ended, ()) = tokio::join!(running, check);
+                assert!(ended.is_err());
+                // Its task is dropped when the runtime gets to it.
+                tokio::time::sleep(Duration::from_secs(1)).await;
+                assert_eq!(gauge("inbox_paused billing"), Some(0.0));
+
+                let mut store = FaultyStore::new(memory().await);
+                store.gate = Some(Arc::new(Semaphore::new(0)));
+                let receiver = Receiver::builder(Arc::new(store)).max_unacknowledged(1);
+                let receiver = receiver.drain_limit(minute).build();
+                for is_dropped in [true, false] {
+                    let deliveries = futures_util::stream::iter([Ok(message(1)), Ok(message(2))]);
+                    let mut source = StreamSource::new(deliveries);
+                    let shutdown = inbox::CancellationToken::new();
+                    let running = receiver.run(&mut source, shutdown.clone());
+                    let limit = if is_dropped { minute } else { minute * 9 };
+                    let running = tokio::time::timeout(limit, running);
+                    let check = async {
+                        tokio::time::sleep(minute / 2).await;
+                        assert_eq!(gauge("inbox_unacknowledged source"), Some(1.0));
+                        shutdown.cancel();
+                    };
+                    let (ended, ()) = tokio::join!(running, check);
+                    assert_eq!(ended.is_err(), is_dropped);
+                    assert_eq!(gauge("inbox_unacknowledged source"), Some(0.0));
+                }
+            });
+        });
     }
 
     #[test]
