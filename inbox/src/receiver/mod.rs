@@ -160,6 +160,14 @@ impl Receiver {
     }
 
     /// How a run does.
+    /// The same receiver, which shares with no other how it does.
+    pub(crate) fn with_own_vitals(self) -> Self {
+        Self {
+            vitals: Vitals::default(),
+            ..self
+        }
+    }
+
     pub(crate) fn vitals(&self) -> Vitals {
         self.vitals.clone()
     }

@@ -92,6 +92,8 @@ impl<S: Source> Intake for Feed<S> {
 
 impl Work {
     pub(super) fn receiver(receiver: Receiver, source: impl Source + 'static) -> Self {
+        // A clone of it may be another part.
+        let receiver = receiver.with_own_vitals();
         Self::Receiver(Box::new(Feed { receiver, source }))
     }
 

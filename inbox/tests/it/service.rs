@@ -518,3 +518,31 @@ async fn what_keeps_a_part_from_its_work_is_told() {
     eventually("held back", async || degraded(1).contains("backlog")).await;
     assert!(running.health.report().is_degraded);
 }
+
+/// Defect: clones of one receiver told each other's troubles as their own, and one that was stuck was taken for alive.
+#[tokio::test(start_paused = true)]
+async fn clones_of_a_receiver_are_told_apart() {
+    struct Away;
+    impl Source for Away {
+        type Delivery = Message;
+        async fn next(&mut self) -> Result<Option<Message>, SourceError> {
+            Err(SourceError::transient("no broker"))
+        }
+    }
+    let inbox = faulty::memory().await;
+    let receiver = Receiver::builder(inbox.clone()).build();
+    let (sender, channel) = tokio::sync::mpsc::channel(1);
+    sender.send(message("1")).await.unwrap();
+    let service = Service::builder(inbox.clone())
+        .receiver("away", receiver.clone(), Away)
+        .receiver("well", receiver, ChannelSource::new(channel))
+        .build()
+        .unwrap();
+    let running = run(service);
+    tokio::time::sleep(10 * SECOND).await;
+    let [away, well] = running.health.report().parts.try_into().unwrap();
+    assert_eq!(away.degraded, ["source: no broker"]);
+    assert_eq!(well.degraded, [""; 0]);
+    assert_eq!(away.last_success, None);
+    assert!(well.last_success.is_some());
+}
