@@ -17,9 +17,22 @@ pub(crate) fn attempt(span: &Span, message: &Message) {
     }
     let handler = message.handler().as_str();
     describe(span, "consumer", "process", handler);
-    span.set_attribute("messaging.message.id", message.id().as_str().to_owned());
+    continue_trace(span, message);
     let size = i64::try_from(message.payload().len()).unwrap_or(i64::MAX);
     span.set_attribute("messaging.message.body.size", size);
+}
+
+/// The same for the span in which a router writes about a failed attempt, which is none itself.
+pub(crate) fn conclusion(span: &Span, message: &Message) {
+    if span.is_disabled() {
+        return;
+    }
+    describe(span, "client", "settle", message.handler().as_str());
+    continue_trace(span, message);
+}
+
+fn continue_trace(span: &Span, message: &Message) {
+    span.set_attribute("messaging.message.id", message.id().as_str().to_owned());
     if let Some(producer) = producer(message) {
         let context = Context::new().with_remote_span_context(producer);
         // It fails where no layer takes part, or has sampled the span out.
@@ -27,7 +40,21 @@ pub(crate) fn attempt(span: &Span, message: &Message) {
     }
 }
 
-/// The same for the span in which a batch is stored. It has as many producers as messages, so it has a link to each.
+/// The same for the span of a batch handler. It has as many producers as messages, so it has a link to each.
+pub(crate) fn batch<'a>(
+    span: &Span,
+    handler: &str,
+    number: usize,
+    messages: impl Iterator<Item = &'a Message>,
+) {
+    if span.is_disabled() {
+        return;
+    }
+    describe(span, "consumer", "process", handler);
+    link(span, number, messages);
+}
+
+/// The same for the span in which a batch is stored.
 pub(crate) fn receipt<'a>(
     span: &Span,
     source: &str,
@@ -38,8 +65,12 @@ pub(crate) fn receipt<'a>(
         return;
     }
     describe(span, "client", "receive", source);
-    let deliveries = i64::try_from(deliveries).unwrap_or(i64::MAX);
-    span.set_attribute("messaging.batch.message_count", deliveries);
+    link(span, deliveries, messages);
+}
+
+fn link<'a>(span: &Span, number: usize, messages: impl Iterator<Item = &'a Message>) {
+    let number = i64::try_from(number).unwrap_or(i64::MAX);
+    span.set_attribute("messaging.batch.message_count", number);
     for producer in messages.filter_map(producer) {
         span.add_link(producer);
     }

@@ -24,6 +24,28 @@ use crate::{
     telemetry::{MESSAGE, Timer},
 };
 
+/// A span of this name that is about one attempt.
+macro_rules! span_of {
+    ($name:literal, $context:expr) => {{
+        let context: &Context = $context;
+        let message = context.message();
+        let span = tracing::info_span!(
+            $name,
+            handler = message.handler().as_str(),
+            kind = message.kind().as_str(),
+            id = message.id().as_str(),
+            attempt = context.attempts().started,
+            traceparent = tracing::field::Empty,
+            otel.kind = tracing::field::Empty,
+            otel.name = tracing::field::Empty,
+        );
+        if let Some(traceparent) = message.headers().get(TRACEPARENT) {
+            span.record("traceparent", traceparent);
+        }
+        span
+    }};
+}
+
 /// How a run ended.
 pub(super) enum End {
     /// With an outcome to settle.
@@ -113,7 +135,18 @@ pub(super) fn spawn_batch(
         .map(|(_, context, expires)| (context, expires));
     let members: Vec<_> = members.collect();
     let name = config.served.get(lane).map(|served| served.name.as_str());
-    let span = tracing::info_span!("handle_batch", handler = name, messages = members.len());
+    let span = tracing::info_span!(
+        "handle_batch",
+        handler = name,
+        messages = members.len(),
+        otel.kind = tracing::field::Empty,
+        otel.name = tracing::field::Empty,
+    );
+    #[cfg(feature = "opentelemetry")]
+    {
+        let messages = members.iter().map(|(context, _)| context.message());
+        crate::trace::batch(&span, name.unwrap_or_default(), members.len(), messages);
+    }
     let config = config.clone();
     let run = async move {
         let Some(served) = config.served.get(lane) else {
@@ -171,7 +204,9 @@ pub(super) fn spawn_conclusion(
         end: concluded(false),
     };
     let settled = concluded(true);
-    let span = span(&attempt.context);
+    let span = span_of!("handle_failure", &attempt.context);
+    #[cfg(feature = "opentelemetry")]
+    crate::trace::conclusion(&span, attempt.context.message());
     let run = async move {
         match settle.settle(&attempt, limit).await {
             Ok(()) => report.end = settled,
@@ -188,22 +223,9 @@ pub(super) fn spawn_conclusion(
 }
 
 fn span(context: &Context) -> tracing::Span {
-    let message = context.message();
-    let span = tracing::info_span!(
-        "handle",
-        handler = message.handler().as_str(),
-        kind = message.kind().as_str(),
-        id = message.id().as_str(),
-        attempt = context.attempts().started,
-        traceparent = tracing::field::Empty,
-        otel.kind = tracing::field::Empty,
-        otel.name = tracing::field::Empty,
-    );
+    let span = span_of!("handle", context);
     #[cfg(feature = "opentelemetry")]
-    crate::trace::attempt(&span, message);
-    if let Some(traceparent) = message.headers().get(TRACEPARENT) {
-        span.record("traceparent", traceparent);
-    }
+    crate::trace::attempt(&span, context.message());
     span
 }
 

@@ -135,3 +135,77 @@ async fn each_attempt_is_a_child_of_the_producers_span() {
     }
     assert!(others.iter().all(|span| span.parent_span_id != parent));
 }
+
+/// Defect: the trace of what a batch handler is for ended at the inbox.
+#[tokio::test]
+async fn a_batch_links_to_the_span_of_each_producer() {
+    use inbox::{Batch, Batches};
+
+    let (exporter, provider, _guard) = export();
+    let spy = Arc::new(Spy::new());
+    spy.receive_all([traced(1, TRACEPARENT), traced(2, "not a trace"), message(3)])
+        .await;
+    let router = Router::new(billing())
+        .on_batch("order.placed", |_: Batch| async { Ok::<_, Failure>(()) })
+        .batches(Batches::up_to(3));
+    let summary = until_idle(processor(&spy, router)).await;
+    assert_eq!(summary.processed, 3);
+
+    provider.force_flush().unwrap();
+    let spans = exporter.get_finished_spans().unwrap();
+    let batches: Vec<_> = spans
+        .iter()
+        .filter(|span| span.name == "process billing")
+        .collect();
+    let mut messages = 0;
+    for span in &batches {
+        assert_eq!(span.span_kind, SpanKind::Consumer);
+        let count = attribute(span, "messaging.batch.message_count").unwrap();
+        messages += count.parse::<u64>().unwrap();
+    }
+    assert_eq!(messages, 3, "{spans:?}");
+    let links = batches.iter().flat_map(|span| span.links.iter());
+    let linked: Vec<_> = links
+        .map(|link| link.span_context.span_id().to_string())
+        .collect();
+    assert_eq!(linked, ["b7ad6b7169203331"]);
+}
+
+/// Defect: an attempt had a span for each of the two.
+#[tokio::test]
+async fn what_is_written_about_a_failed_attempt_is_no_attempt() {
+    use inbox::{FailedAttempt, Processor, Schema as _, Store as _};
+    use inbox_sqlite::{SqliteOptions, SqliteStore};
+
+    let (exporter, provider, _guard) = export();
+    let directory = tempfile::tempdir().unwrap();
+    let options = SqliteOptions::new(directory.path().join("inbox.db"));
+    let store = SqliteStore::connect(options).await.unwrap();
+    store.create().await.unwrap();
+    let _ = store.receive(&[traced(1, TRACEPARENT)]).await.unwrap();
+    let router = Router::new(billing())
+        .on("order.placed", |_: Context| async {
+            Err::<(), _>(Failure::dead("no such order"))
+        })
+        .on_failure_in_transaction(store.clone(), |_, _: FailedAttempt| async {
+            Ok::<_, Failure>(())
+        });
+    let processor = Processor::builder(Arc::new(store)).router(router);
+    assert_eq!(until_idle(processor).await.dead, 1);
+
+    provider.force_flush().unwrap();
+    let spans = exporter.get_finished_spans().unwrap();
+    let trace = TraceId::from_hex("0af7651916cd43dd8448eb211c80319c").unwrap();
+    let of_trace = spans
+        .iter()
+        .filter(|span| span.span_context.trace_id() == trace);
+    let mut names: Vec<_> = of_trace
+        .map(|span| (&*span.name, span.span_kind.clone()))
+        .collect();
+    names.sort_by_key(|(name, _)| *name);
+    let expected = [
+        ("process billing", SpanKind::Consumer),
+        ("settle billing", SpanKind::Client),
+    ];
+    assert_eq!(names, expected);
+}
