@@ -22,6 +22,8 @@ use inbox_dashboard::view::{
 use serde::Serialize;
 use tokio::{fs::File, io::AsyncWriteExt, sync::Mutex, time::timeout};
 
+use crate::output::json_written_out;
+
 /// After this, it is said that a reader is waited for.
 const PATIENCE: Duration = Duration::from_secs(1);
 
@@ -176,7 +178,9 @@ impl Archiver for ArchiveFile {
                 payload_base64: record.payload.as_ref().map(|bytes| BASE64.encode(bytes)),
                 result_base64: record.result.as_ref().map(|bytes| BASE64.encode(bytes)),
             };
-            serde_json::to_writer(&mut lines, &line)?;
+            let line = serde_json::to_string(&line)?;
+            // It may go to a terminal.
+            lines.extend_from_slice(json_written_out(&line).as_bytes());
             lines.push(b'\n');
         }
         let mut file = self.file.lock().await;

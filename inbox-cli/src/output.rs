@@ -13,7 +13,7 @@ use anyhow::{Context as _, Result};
 use comfy_table::{Table, presets};
 use inbox_dashboard::text::written_out;
 pub(crate) use inbox_dashboard::text::{
-    ago, count, count_of, duration, messages, one_line as cell, time,
+    ago, count, count_of, duration, json_written_out, messages, one_line as cell, time,
 };
 use serde::Serialize;
 
@@ -85,9 +85,9 @@ impl Write for Log {
     }
 }
 
-/// Writes one JSON line.
+/// Writes one JSON line. What is stored may be from anyone, and the reader may be a terminal.
 pub(crate) fn json(value: &impl Serialize) -> Result<()> {
-    line(serde_json::to_string(value)?)
+    line(json_written_out(&serde_json::to_string(value)?))
 }
 
 /// What a dry run has counted, or the most that it can be.

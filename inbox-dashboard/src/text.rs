@@ -136,6 +136,26 @@ pub fn written_out(text: &str, is_ours: impl Fn(char) -> bool) -> Cow<'_, str> {
     shown.into()
 }
 
+/// JSON whose texts show such characters as `\u` escapes. It means the same: they can only be in texts, and an escape
+/// is what JSON has for any character of these.
+#[must_use]
+pub fn json_written_out(json: &str) -> Cow<'_, str> {
+    let is_tricky = |c: char| is_tricky(c) && c != '\n';
+    if !json.contains(is_tricky) {
+        return json.into();
+    }
+    let mut shown = String::with_capacity(json.len() + 16);
+    for c in json.chars() {
+        if is_tricky(c) {
+            let units = c.encode_utf16(&mut [0; 2]).to_vec();
+            shown.extend(units.iter().map(|unit| format!("\\u{unit:04x}")));
+        } else {
+            shown.push(c);
+        }
+    }
+    shown.into()
+}
+
 /// Text from outside (ids, kinds, errors) on one line, with what is not to be seen written out, so that a
 /// stored text cannot play tricks on its reader, and cut to so many characters.
 #[must_use]
@@ -179,6 +199,19 @@ mod tests {
         assert!(parse_duration("30").is_err());
         assert!(parse_duration("-5s").is_err());
         assert!(parse_duration("1y").is_err());
+    }
+
+    #[test]
+    fn json_is_harmless_and_means_the_same() {
+        let text = "a\u{7f}\u{9b}31m\u{202e}\u{e0041}ä\u{1f600}\n";
+        let json = serde_json::to_string(text).unwrap();
+        let shown = json_written_out(&json);
+        assert_eq!(
+            shown,
+            "\"a\\u007f\\u009b31m\\u202e\\udb40\\udc41ä\u{1f600}\\n\""
+        );
+        assert_eq!(serde_json::from_str::<String>(&shown).unwrap(), text);
+        assert!(matches!(json_written_out("{}\n"), Cow::Borrowed(_)));
     }
 
     #[test]

@@ -238,3 +238,39 @@ fn lines_of_the_log_have_times_unless_they_go_to_the_journal() {
         assert_eq!(has_time, !is_journal, "{line}");
     }
 }
+
+/// Defect: a stored text could drive the terminal of who looked at it as JSON, by control characters above ASCII.
+#[test]
+fn json_drives_no_terminal_and_means_the_same() {
+    let place = Place::new();
+    let id = "a\u{202e}\u{200b}";
+    place
+        .inbox_with(&["ingest", "-"], event(id, "t", "{}").as_bytes())
+        .exits(0);
+    let text = "printf '\\302\\23331m\\177' >&2; exit 65";
+    let process = ["process", "--drain", "--quiet", "--", "sh", "-c", text];
+    place.inbox(&process).exits(4);
+    let archive = [
+        "purge",
+        "--older-than",
+        "0s",
+        "--state",
+        "dead",
+        "--archive",
+        "-",
+    ];
+    for command in [
+        &["list", "--json"][..],
+        &["show", id, "--json"],
+        &["dead", "--json"],
+        &archive,
+    ] {
+        let output = place.inbox(command).exits(0);
+        let is_shown = |c: char| c == '\n' || c.is_ascii_graphic() || c == ' ';
+        assert!(output.stdout.chars().all(is_shown), "{output:?}");
+        let told = &output.json()[0];
+        let (of_list, of_group) = (&told["last_error"], &told["sample_error"]);
+        let error = of_list.as_str().or(of_group.as_str()).unwrap();
+        assert!(error.ends_with("\u{9b}31m\u{7f}"), "{error:?}");
+    }
+}
