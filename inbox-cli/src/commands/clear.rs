@@ -48,6 +48,7 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
     }
     let token = interrupt::token()?;
     let mut cleared = 0;
+    let mut outcome = Ok(());
     let mut slice = Slice {
         after: None,
         limit: SLICE,
@@ -58,18 +59,28 @@ pub(crate) async fn run(global: &Global, args: ClearArgs) -> Result<Exit> {
             output::note("the store does not answer: the last step may have been done or not");
             break;
         };
-        let progress = progress?;
+        let progress = match progress {
+            Ok(progress) => progress,
+            Err(error) => {
+                outcome = Err(error);
+                break;
+            }
+        };
         cleared += progress.changed;
         if progress.next.is_none() {
             break;
         }
         slice.after = progress.next;
     }
-    if global.json {
-        output::json(&json!({ "cleared": cleared }))?;
-    } else if !global.quiet {
-        output::line(format!("{} deleted", output::messages(cleared)))?;
+    // What is deleted is deleted, also if the rest has failed.
+    if outcome.is_ok() || cleared > 0 {
+        if global.json {
+            output::json(&json!({ "cleared": cleared }))?;
+        } else if !global.quiet {
+            output::line(format!("{} deleted", output::messages(cleared)))?;
+        }
     }
+    outcome?;
     if cleared == 0 && !token.is_cancelled() {
         known_handlers::note_unknown(global, store.as_ref(), &args.handler).await;
     }

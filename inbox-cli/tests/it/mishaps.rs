@@ -161,6 +161,27 @@ fn a_purge_that_fails_says_what_it_has_deleted() {
     assert_eq!(place.stats().processed, 1);
 }
 
+/// Defect: what `inbox clear` had deleted before a failure was not told.
+#[test]
+fn a_clear_that_fails_says_what_it_has_deleted() {
+    let place = Place::new();
+    place
+        .inbox_with(&["ingest", "-"], events(1500).as_bytes())
+        .exits(0);
+    change(
+        &place,
+        "CREATE TRIGGER kept BEFORE DELETE ON inbox_message WHEN old.id = 'e1400' \
+         BEGIN SELECT RAISE(ABORT, 'to be kept'); END",
+    );
+    let output = place.inbox(&["clear", "default", "--yes"]).exits(1);
+    output
+        .says("1,000 messages deleted")
+        .complains("clear_slice");
+    assert_eq!(place.stats().pending, 500);
+    let output = place.inbox(&["clear", "default", "--yes"]).exits(1);
+    assert_eq!(output.stdout, "");
+}
+
 fn with_processed(number: usize) -> Place {
     let place = Place::new();
     place
