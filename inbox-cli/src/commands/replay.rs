@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::Args;
 use inbox::{
     Bytes, Edit, ErrorKind, Filter, Headers, Intervention, Key, Operate, Progress, Slice, State,
@@ -154,6 +154,11 @@ async fn read(file: &Path) -> Result<Bytes> {
     let mut content = Vec::new();
     if file == Path::new("-") {
         tokio::io::stdin().read_to_end(&mut content).await?;
+        // What should have written it has failed, most likely, and the payload that is there would be gone.
+        ensure!(
+            !content.is_empty(),
+            "standard input is empty; for an empty payload, give --payload /dev/null"
+        );
     } else {
         content = tokio::fs::read(file)
             .await

@@ -43,6 +43,24 @@ fn a_payload_can_be_edited_on_replay() {
     });
 }
 
+/// Defect: where a pipe had nothing in it, as the command before it had failed, the payload was gone for good.
+#[test]
+fn an_empty_standard_input_is_no_payload() {
+    let place = Place::new();
+    place.file("in.ndjson", event("a", "t", "{\"amount\":1}"));
+    let run = ["run", "in.ndjson", "--", "sh", "-c", "exit 65"];
+    place.inbox(&run).exits(4);
+    place
+        .inbox(&["replay", "a", "--payload", "-"])
+        .exits(1)
+        .complains("standard input is empty");
+    let payload = ["show", "a", "--payload"];
+    place.inbox(&payload).exits(0).says("{\"amount\":1}");
+    let empty = ["replay", "a", "--payload", "/dev/null"];
+    place.inbox(&empty).exits(0);
+    assert_eq!(place.inbox(&payload).exits(0).stdout, "");
+}
+
 #[test]
 fn interventions_by_filter_and_their_refusals() {
     on_every_store(|place| {
