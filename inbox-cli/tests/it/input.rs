@@ -319,6 +319,20 @@ fn what_is_ingested_into_memory_is_said_to_be_lost() {
         .complains("nothing is kept in memory");
     let output = place.inbox_with(&["ingest", "-"], events(1).as_bytes());
     assert_eq!(output.exits(0).stderr, "");
+    // Defect: of a copy nothing was said but that all is as it was.
+    let copy = ["copy", "--from", "sqlite://inbox.db", "--to", "memory://"];
+    place
+        .inbox(&copy)
+        .exits(0)
+        .complains("nothing is kept in memory");
+    place.file(
+        "serve.toml",
+        "store = \"memory://\"\n[[handlers]]\nname = \"h\"\ncommand = [\"true\"]",
+    );
+    place
+        .inbox(&["serve", "--config", "serve.toml", "--check"])
+        .exits(0)
+        .complains("warning: nothing is kept in memory");
 }
 
 /// A wrong URL is a wrong command line, in whichever command and on whichever store.

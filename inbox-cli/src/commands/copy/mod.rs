@@ -132,6 +132,7 @@ pub(crate) async fn run(global: &Global, args: CopyArgs) -> Result<Exit> {
         bail!(SAME);
     }
     let from = store::open(&args.from).await?;
+    store::warn_if_not_kept(&args.to);
     let to = store::open_or_create(&args.to).await?;
     let before = from.statistics().await?;
     let leased = before.count(State::Leased);

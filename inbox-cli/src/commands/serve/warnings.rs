@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use inbox::HandlerName;
+use inbox::{HandlerName, StoreKind};
 
 use super::{
     config::{Config, Url},
@@ -49,6 +49,13 @@ impl Plan {
     /// What an operator should know, and may want so.
     pub(super) fn warnings(&self) -> Vec<String> {
         let mut warnings = self.config_warnings.clone();
+        if StoreKind::of(&self.store) == Some(StoreKind::Memory) {
+            warnings.push(
+                "nothing is kept in memory after this command, also of what senders were told is stored: to keep it, \
+                 name another store"
+                    .to_owned(),
+            );
+        }
         if let (Some(api), Some(pages)) = (&self.api, &self.dashboard)
             && api.tokens.iter().any(|token| pages.tokens.contains(token))
         {
