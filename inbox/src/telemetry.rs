@@ -137,6 +137,14 @@ impl Count {
         Self::Refused,
     ];
 
+    const FAILURES: [Self; 5] = [
+        Self::Retried,
+        Self::Deferred,
+        Self::Dead,
+        Self::LeaseLost,
+        Self::Refused,
+    ];
+
     /// What counts it for this handler.
     fn counter(self, handler: &HandlerName) -> metrics::Counter {
         let name = match self {
@@ -343,10 +351,14 @@ pub(crate) fn circuit(handler: &HandlerName, is_open: bool) {
     let _ = (handler, is_open);
 }
 
-/// Counts what happens too rarely to be looked up once. Nothing else of the handler is looked up: it may be one that no
-/// processor works on, here or anywhere.
+/// Counts what happens too rarely to be looked up once. Of the handler, what else may fail is looked up as well, so that
+/// the first one of it is an increase; not what is claimed and processed. It may be one that no processor works on, of
+/// which all would have failed then.
 #[cfg(feature = "metrics")]
 pub(crate) fn count(handler: &HandlerName, what: Count) {
+    for other in Count::FAILURES {
+        other.counter(handler).increment(0);
+    }
     what.counter(handler).increment(1);
 }
 
