@@ -72,7 +72,7 @@ impl StoreMonitor {
     /// `inbox_statistics_timestamp_seconds` tells. The first one that fails is logged, and that looks succeed again.
     pub async fn run(&self, shutdown: CancellationToken) {
         let looks = async {
-            // Handlers that had messages at an earlier look, and may have none any more.
+            // Handlers that had messages at the last look, and may have none any more.
             let mut known = BTreeSet::new();
             let mut is_away = false;
             loop {
@@ -113,7 +113,8 @@ impl StoreMonitor {
             telemetry::states(&HandlerStatistics::empty(gone.clone()));
         }
         telemetry::statistics(&statistics);
-        known.extend(present);
+        // Once is enough for those that are gone: there may be ever more of them.
+        *known = present;
         Ok(())
     }
 }

@@ -18,7 +18,7 @@ pub(super) struct Monitor {
 impl Monitor {
     /// Never returns.
     pub(super) async fn watch(&self, config: &Config) {
-        // Handlers that had a backlog at an earlier look and may have vanished since.
+        // Handlers that had messages at the last look and may have vanished since.
         let mut unserved = HashSet::new();
         let mut is_known = true;
         loop {
@@ -50,8 +50,9 @@ impl Monitor {
             for name in names.filter(has_vanished) {
                 telemetry::backlog(&HandlerStatistics::empty(name.clone()));
             }
-            for name in unserved.iter().filter(has_vanished) {
-                telemetry::unserved(&HandlerStatistics::empty(name.clone()));
+            // Once is enough: there may be ever more of them.
+            for name in unserved.extract_if(|name| has_vanished(&name)) {
+                telemetry::unserved(&HandlerStatistics::empty(name));
             }
             for handler in &statistics.handlers {
                 if config.place(&handler.handler).is_none() {

@@ -182,6 +182,11 @@ mod counted {
     }
 
     impl Book {
+        fn set(&self, name: &str, value: f64) {
+            let book = self.0.lock().unwrap();
+            book[name].store(value.to_bits(), SeqCst);
+        }
+
         fn value(&self, name: &str) -> Option<u64> {
             let book = self.0.lock().unwrap();
             let value = book.get(name)?;
@@ -370,9 +375,17 @@ mod counted {
                     assert_eq!(gauge("inbox_backlog billing"), Some(0.0));
                     assert_eq!(gauge("inbox_blocking_dead billing"), Some(0.0));
                     assert_eq!(gauge("inbox_unserved_backlog other"), Some(0.0));
+                    // Defect: all that had ever been there were set to zero at each look.
+                    book.set("inbox_unserved_backlog other", 7.0);
+                    book.set("inbox_messages other,pending", 7.0);
+                    tokio::time::sleep(every * 3).await;
+                    assert_eq!(gauge("inbox_unserved_backlog other"), Some(7.0));
+                    assert_eq!(gauge("inbox_messages other,pending"), Some(7.0));
                     shutdown.cancel();
                 };
-                let (summary, ()) = tokio::join!(processor.run(shutdown.clone()), check);
+                let monitor = inbox::StoreMonitor::new(spy.inner.clone()).interval(every);
+                let running = processor.run(shutdown.clone());
+                let (summary, (), ()) = tokio::join!(running, monitor.run(shutdown.clone()), check);
                 summary.unwrap();
             });
         });
@@ -513,7 +526,11 @@ mod counted {
                 let fail = async |_| Err::<Option<inbox::Bytes>, _>("no");
                 assert!(consumer.consume(&message(1), fail).await.is_err());
                 assert_eq!(book.value("inbox_retried_total billing"), Some(1));
-                assert_eq!(book.value("inbox_in_flight billing"), None);
+                assert_eq!(book.value("inbox_dead_total billing"), Some(0));
+                // More than half of nothing would have failed.
+                for name in ["inbox_claimed_total", "inbox_in_flight"] {
+                    assert_eq!(book.value(&format!("{name} billing")), None);
+                }
 
                 spy.disturb("claim", Trouble::Refuse(ErrorKind::Unavailable));
                 let router =
