@@ -76,6 +76,9 @@ fn what_a_service_does_and_what_its_store_knows_are_numbers() {
             // By a worker of the API.
             ("inbox_dead_total{handler=\"h\"}", 1.0),
             ("inbox_claimed_total{handler=\"h\"}", 1.0),
+            // Defect: without these, the first one was no increase, and a rate of both together was none.
+            ("inbox_retried_total{handler=\"h\"}", 0.0),
+            ("inbox_refused_total{handler=\"h\"}", 0.0),
             ("inbox_in_flight{handler=\"good\"}", 0.0),
             ("inbox_handler_paused{handler=\"good\"}", 0.0),
             ("inbox_blocking_dead{handler=\"bad\"}", 0.0),

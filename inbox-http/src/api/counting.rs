@@ -23,8 +23,21 @@ impl Counting {
     }
 }
 
-fn count(name: &'static str, handler: &HandlerName) {
-    metrics::counter!(name, "handler" => handler.to_string()).increment(1);
+/// All that is counted of a handler's messages.
+const COUNTERS: [&str; 7] = [
+    CLAIMED, PROCESSED, RETRIED, DEFERRED, DEAD, LEASE_LOST, REFUSED,
+];
+
+const CLAIMED: &str = "inbox_claimed_total";
+const PROCESSED: &str = "inbox_processed_total";
+const RETRIED: &str = "inbox_retried_total";
+const DEFERRED: &str = "inbox_deferred_total";
+const DEAD: &str = "inbox_dead_total";
+const LEASE_LOST: &str = "inbox_lease_lost_total";
+const REFUSED: &str = "inbox_refused_total";
+
+fn count(name: &'static str, handler: &HandlerName, number: u64) {
+    metrics::counter!(name, "handler" => handler.to_string()).increment(number);
 }
 
 #[async_trait]
@@ -44,13 +57,15 @@ impl Store for Counting {
         for handler in &request.handlers {
             let name = "inbox_last_claim_timestamp_seconds";
             metrics::gauge!(name, "handler" => handler.to_string()).set(now);
+            // As of a processor: the first one of each is an increase then, and sums of two have both.
+            for name in COUNTERS {
+                count(name, handler, 0);
+            }
         }
         for leased in &claims.leased {
-            count("inbox_claimed_total", leased.message.handler());
+            count(CLAIMED, leased.message.handler(), 1);
         }
-        for _ in &claims.corrupt {
-            metrics::counter!("inbox_corrupt_total").increment(1);
-        }
+        metrics::counter!("inbox_corrupt_total").increment(claims.corrupt.len() as u64);
         Ok(claims)
     }
 
@@ -58,15 +73,15 @@ impl Store for Counting {
         let settled = self.noted("settle", self.0.settle(settlements).await)?;
         for (settlement, settled) in settlements.iter().zip(&settled) {
             let name = match (settled, &settlement.outcome) {
-                (Settled::LeaseLost, _) => "inbox_lease_lost_total",
-                (Settled::Refused(_), _) => "inbox_refused_total",
-                (Settled::Done, Outcome::Processed { .. }) => "inbox_processed_total",
-                (Settled::Done, Outcome::Retry { .. }) => "inbox_retried_total",
-                (Settled::Done, Outcome::Dead { .. }) => "inbox_dead_total",
-                (Settled::Done, Outcome::Defer { .. }) => "inbox_deferred_total",
+                (Settled::LeaseLost, _) => LEASE_LOST,
+                (Settled::Refused(_), _) => REFUSED,
+                (Settled::Done, Outcome::Processed { .. }) => PROCESSED,
+                (Settled::Done, Outcome::Retry { .. }) => RETRIED,
+                (Settled::Done, Outcome::Dead { .. }) => DEAD,
+                (Settled::Done, Outcome::Defer { .. }) => DEFERRED,
                 (Settled::Done, Outcome::Release) => continue,
             };
-            count(name, &settlement.lease.key.handler);
+            count(name, &settlement.lease.key.handler, 1);
         }
         Ok(settled)
     }
