@@ -94,6 +94,7 @@ impl Plan {
                 warnings.push(format!("nothing here works on the messages of `{handler}`"));
             }
         }
+        warnings.extend(self.mixed_finals());
         let own: BTreeSet<_> = self.janitor.all_kept().filter_map(|(h, _)| h).collect();
         if self.api.is_none() {
             for handler in own.difference(&self.known_handlers()) {
@@ -141,6 +142,34 @@ impl Plan {
                     output::duration(kept),
                     output::duration(window)
                 ));
+            }
+        }
+        warnings
+    }
+
+    /// Handlers for which one receiver stores what is final at once, and another one or a webhook what is to be worked
+    /// on. (Those that are worked on here are refused.)
+    fn mixed_finals(&self) -> Vec<String> {
+        let mut warnings = Vec::new();
+        let webhooks = self.webhooks.iter();
+        let of_webhooks = webhooks.flat_map(|planned| &planned.webhook.handlers);
+        let to_be_worked_on = self.receivers.iter().filter(|one| !one.rules.record_only);
+        let of_brokers = to_be_worked_on.flat_map(|one| &one.rules.handlers);
+        let stored: BTreeSet<_> = of_webhooks.chain(of_brokers).collect();
+        for (index, receiver) in self.receivers.iter().enumerate() {
+            let recorded = receiver.rules.handlers.iter();
+            let recorded = recorded.filter(|_| receiver.rules.record_only);
+            let recorded = recorded.map(|handler| ("record_only", handler));
+            let kept = receiver.rules.keep_rejected.iter();
+            let kept = kept.map(|handler| ("keep_rejected", handler));
+            for (field, handler) in recorded.chain(kept) {
+                if stored.contains(handler) {
+                    warnings.push(format!(
+                        "{field} of receivers[{index}]: messages are stored for `{handler}` elsewhere, too, and a worker \
+                         of theirs would run what a receiver that is killed leaves pending: name a handler that nothing \
+                         works on"
+                    ));
+                }
             }
         }
         warnings

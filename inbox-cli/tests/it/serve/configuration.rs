@@ -363,6 +363,19 @@ fn a_check_says_what_the_start_would_warn_of() {
         .complains("warning: custom.id_field of /a is the name of one member")
         .complains("/event/id");
     assert_eq!(output.stderr.lines().count(), 1, "{output:?}");
+    if cfg!(feature = "nats") {
+        let mixed = |more: &str| {
+            let from = "[[receivers]]\nfrom = \"nats://h/?stream=S&consumer=C\"";
+            let first = format!("{from}\nhandlers = [\"orders\"]");
+            let second = format!("{from}\nhandlers = [\"returns\"]\n{more}");
+            check(&place, &format!("{api}{first}\n{second}")).exits(0)
+        };
+        assert_eq!(mixed("keep_rejected = \"rejected\"").stderr, "");
+        assert_eq!(mixed("record_only = true").stderr, "");
+        let told =
+            "warning: keep_rejected of receivers[1]: messages are stored for `orders` elsewhere";
+        mixed("keep_rejected = \"orders\"").complains(told);
+    }
     let written = "store = \"postgres://app:hunter2@db/shop\"\n";
     if cfg!(feature = "postgres") {
         let output = check(&place, &format!("{written}{handler}")).exits(0);
