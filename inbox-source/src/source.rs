@@ -28,9 +28,11 @@ pub trait Source: Send {
         let _ = flow;
     }
 
-    /// Called once, after the last delivery is finished or given up: whatever was acknowledged has
-    /// reached the broker when it returns, and what was not may be delivered elsewhere at once. Takes
-    /// no longer than ten seconds; the receiver gives it up then. Provided: does nothing.
+    /// Called once at the end of each run of a receiver, after the last delivery is finished or given up: whatever was
+    /// acknowledged has reached the broker when it returns, and what was not may be delivered elsewhere at once. Takes
+    /// no longer than ten seconds; the receiver gives it up then. Where a run has failed, a service may begin another
+    /// one with the same source: [`next`](Self::next) is called again then, and has to connect again. `None` would
+    /// mean that there is nothing more for good. Provided: does nothing.
     ///
     /// # Errors
     /// Logged, nothing more: the broker delivers again what it does not know of.
