@@ -94,9 +94,9 @@ fn check_seed(cx: &Context, runtime: &Handle, seed: u64) -> CaseResult {
     }
     // Proptest drops steps once, before it simplifies what is left; some can be spared only now.
     let mut position = 0;
-    while position < shortest.len() && started.elapsed() < SHRINKING {
+    while position < shortest.operations.len() && started.elapsed() < SHRINKING {
         let mut shorter = shortest.clone();
-        shorter.remove(position);
+        shorter.operations.remove(position);
         match runtime.block_on(sequence::run(cx, &shorter)) {
             Err(Unmet::Failed(text)) => {
                 (seen, shortest) = (text, shorter);
@@ -106,13 +106,19 @@ fn check_seed(cx: &Context, runtime: &Handle, seed: u64) -> CaseResult {
         }
     }
     let steps: Vec<String> = shortest
+        .operations
         .iter()
         .enumerate()
         .map(|(n, operation)| format!("{:>3}. {operation:?}", n + 1))
         .collect();
     Err(Unmet::Failed(format!(
-        "{seen}\nafter this sequence, the shortest found that fails:\n{}\n\
+        "{seen}\nafter this sequence, the shortest found that fails{}:\n{}\n\
          Replay it with {SEED}={seed}",
+        if shortest.drop_processed_payloads {
+            ", with processed payloads dropped"
+        } else {
+            ""
+        },
         steps.join("\n")
     )))
 }

@@ -70,6 +70,11 @@ impl Offset {
             &store.attempts,
             &model.attempts,
         )?;
+        same(
+            &format!("replays of {what}"),
+            &store.replays,
+            &model.replays,
+        )?;
         self.time(
             "end of the lease",
             Some(store.lease.until),
@@ -117,6 +122,12 @@ impl Offset {
                 *store = model;
             }
         }
+        let mut interventions = store.interventions.clone();
+        for (past, model) in interventions.iter_mut().zip(&model.interventions) {
+            let what = format!("time of an intervention of {key}");
+            self.time(&what, Some(past.at), Some(model.at))?;
+            past.at = model.at;
+        }
         // The rest must be equal: put the model's own times and place in.
         let rest = Record {
             accepted_at: model.accepted_at,
@@ -124,6 +135,7 @@ impl Offset {
             lease_until: model.lease_until,
             leased_at: model.leased_at,
             history,
+            interventions,
             finished_at: model.finished_at,
             cursor: model.cursor.clone(),
             ..store.clone()

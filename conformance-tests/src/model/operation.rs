@@ -27,7 +27,7 @@ pub(super) struct Sent {
     pub(super) ordering_key: u8,
     /// In seconds from now.
     pub(super) due: u64,
-    /// Whether its payload and its correlation id are others than usual.
+    /// Whether its kind, its payload and its correlation id are others than usual.
     pub(super) altered: bool,
 }
 
@@ -50,9 +50,11 @@ pub(super) struct Held {
 /// The messages that a slice means.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
-    pub(super) states: Vec<State>,
-    pub(super) handler: Option<usize>,
+    pub(super) narrowing: Narrowing,
     pub(super) limit: u32,
+    /// Whether slices follow each other to the end.
+    pub(super) to_the_end: bool,
+    pub(super) signed: bool,
 }
 
 /// What is done to them.
@@ -64,12 +66,16 @@ pub(super) enum Change {
 }
 
 /// Parts of a filter, each of which most filters lack. Ages and waits in seconds.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Narrowing {
     pub(super) states: Vec<State>,
     pub(super) handler: Option<usize>,
     pub(super) ids: Vec<u8>,
     pub(super) altered: bool,
+    /// Whether of the kind of those that are altered, or of the usual one.
+    pub(super) altered_kind: Option<bool>,
+    pub(super) ordering_key: Option<u8>,
+    pub(super) error: Option<&'static str>,
     pub(super) age: Option<Age>,
     pub(super) due: Option<Wait>,
     pub(super) min_started: Option<u32>,
@@ -100,6 +106,28 @@ pub(super) struct Expired {
     pub(super) handler: Option<usize>,
 }
 
+/// What is done in a transaction.
+#[derive(Clone, Debug)]
+pub(super) enum Part {
+    Receive(Vec<Sent>),
+    Record {
+        sent: Sent,
+        with_result: bool,
+        /// Whether a result is kept behind the record.
+        kept: bool,
+    },
+    Settle(Vec<(Held, End)>),
+}
+
+/// How a transaction ends.
+#[derive(Clone, Debug)]
+pub(super) enum Ending {
+    Commit,
+    RollBack,
+    Drop,
+    SettleAndCommit(Vec<(Held, End)>),
+}
+
 #[derive(Clone, Debug)]
 pub(super) enum Operation {
     Receive(Vec<Sent>),
@@ -124,16 +152,26 @@ pub(super) enum Operation {
         sent: Sent,
         seconds: u64,
     },
+    Transaction {
+        actor: usize,
+        parts: Vec<Part>,
+        ending: Ending,
+    },
     Replay {
         target: Target,
         payload: bool,
         headers: bool,
+        signed: bool,
     },
     Reschedule {
         target: Target,
         due: u64,
+        signed: bool,
     },
-    Discard(Target),
+    Discard {
+        target: Target,
+        signed: bool,
+    },
     Slice(Choice, Change),
     ClearSlice {
         handler: usize,
@@ -144,9 +182,18 @@ pub(super) enum Operation {
         paused: bool,
     },
     Purge(Expired),
+    PurgeArchived {
+        archived: Expired,
+        purged: Expired,
+    },
     DropPayloads(Expired),
     Get(Target),
     List(Narrowing),
+    Pages {
+        narrowing: Narrowing,
+        limit: u32,
+        newest_first: bool,
+    },
     Advance {
         seconds: u64,
     },
@@ -211,13 +258,24 @@ fn held() -> impl Strategy<Value = Held> {
 }
 
 fn choice() -> impl Strategy<Value = Choice> {
-    let states = vec(select(State::ALL.to_vec()), 0..3);
-    let handler = proptest::option::of(0..HANDLERS.len());
-    (states, handler, 1..4_u32).prop_map(|(states, handler, limit)| Choice {
+    let wide = (
+        vec(select(State::ALL.to_vec()), 0..3),
+        proptest::option::of(0..HANDLERS.len()),
+    );
+    let wide = wide.prop_map(|(states, handler)| Narrowing {
         states,
         handler,
-        limit,
-    })
+        ..Narrowing::default()
+    });
+    let narrowing = prop_oneof![2 => wide, 1 => narrowing()];
+    (narrowing, 1..4_u32, any::<bool>(), any::<bool>()).prop_map(
+        |(narrowing, limit, to_the_end, signed)| Choice {
+            narrowing,
+            limit,
+            to_the_end,
+            signed,
+        },
+    )
 }
 
 fn change() -> impl Strategy<Value = Change> {
@@ -242,8 +300,20 @@ fn narrowing() -> impl Strategy<Value = Narrowing> {
             Wait::Within(seconds)
         }
     });
-    (
-        prop_oneof![3 => Just(Vec::new()), 1 => vec(select(State::ALL.to_vec()), 1..3)],
+    let texts = vec![
+        "",
+        "app::Error",
+        "app::Error1: 1",
+        "reason",
+        "REASON",
+        "'",
+        "\\",
+        "%",
+        "ü",
+        "\0",
+    ];
+    let usual = (
+        prop_oneof![3 => Just(Vec::new()), 1 => vec(select(State::ALL.to_vec()), 1..4)],
         proptest::option::weighted(0.3, 0..HANDLERS.len()),
         prop_oneof![3 => Just(Vec::new()), 1 => vec(0..IDS, 1..4)],
         prop_oneof![3 => Just(false), 1 => Just(true)],
@@ -253,32 +323,61 @@ fn narrowing() -> impl Strategy<Value = Narrowing> {
         proptest::option::weighted(0.1, 0..3_u32),
         prop_oneof![9 => Just(false), 1 => Just(true)],
         proptest::option::weighted(0.2, 0..2_u8),
-    )
-        .prop_map(
-            |(
-                states,
-                handler,
-                ids,
-                altered,
-                age,
-                due,
-                min_started,
-                max_started,
-                blocking,
-                error_type,
-            )| Narrowing {
-                states,
-                handler,
-                ids,
-                altered,
-                age,
-                due,
-                min_started,
-                max_started,
-                blocking,
-                error_type,
-            },
-        )
+    );
+    let rest = (
+        proptest::option::weighted(0.1, any::<bool>()),
+        proptest::option::weighted(0.1, 1..3_u8),
+        proptest::option::weighted(0.1, select(texts)),
+    );
+    (usual, rest).prop_map(|(usual, rest)| {
+        let (
+            states,
+            handler,
+            ids,
+            altered,
+            age,
+            due,
+            min_started,
+            max_started,
+            blocking,
+            error_type,
+        ) = usual;
+        let (altered_kind, ordering_key, error) = rest;
+        Narrowing {
+            states,
+            handler,
+            ids,
+            altered,
+            altered_kind,
+            ordering_key,
+            error,
+            age,
+            due,
+            min_started,
+            max_started,
+            blocking,
+            error_type,
+        }
+    })
+}
+
+fn part(world: &World) -> impl Strategy<Value = Part> + use<> {
+    prop_oneof![
+        1 => vec(sent(world), 0..4).prop_map(Part::Receive),
+        2 => (sent(world), any::<bool>(), any::<bool>()).prop_map(
+            |(sent, with_result, kept)| Part::Record { sent, with_result, kept }
+        ),
+        2 => vec((held(), end()), 0..4).prop_map(Part::Settle),
+    ]
+}
+
+fn ending() -> impl Strategy<Value = Ending> {
+    let settle = vec((held(), end()), 0..3).prop_map(Ending::SettleAndCommit);
+    let processed = held().prop_map(|held| {
+        let end = End::Processed { with_result: false };
+        Ending::SettleAndCommit(vec![(held, end)])
+    });
+    prop_oneof![3 => Just(Ending::Commit), 1 => Just(Ending::RollBack), 1 => Just(Ending::Drop), 1 => settle, 1 => processed]
 }
 
 fn expired() -> impl Strategy<Value = Expired> {
@@ -312,25 +411,48 @@ fn operation(world: &World) -> impl Strategy<Value = Operation> + use<> {
         ),
         3 => (actor(), sent(world), seconds())
             .prop_map(|(actor, sent, seconds)| Operation::Begin { actor, sent, seconds }),
-        2 => (target(world), any::<bool>(), any::<bool>()).prop_map(
-            |(target, payload, headers)| Operation::Replay { target, payload, headers }
+        3 => (actor(), vec(part(world), 0..4), ending()).prop_map(
+            |(actor, parts, ending)| Operation::Transaction { actor, parts, ending }
         ),
-        2 => (target(world), delay()).prop_map(|(target, due)| Operation::Reschedule { target, due }),
-        1 => target(world).prop_map(Operation::Discard),
+        2 => (target(world), any::<bool>(), any::<bool>(), any::<bool>()).prop_map(
+            |(target, payload, headers, signed)| Operation::Replay { target, payload, headers, signed }
+        ),
+        2 => (target(world), delay(), any::<bool>())
+            .prop_map(|(target, due, signed)| Operation::Reschedule { target, due, signed }),
+        1 => (target(world), any::<bool>())
+            .prop_map(|(target, signed)| Operation::Discard { target, signed }),
         3 => (choice(), change()).prop_map(|(choice, change)| Operation::Slice(choice, change)),
         1 => (0..world.handlers, 1..3_u32)
             .prop_map(|(handler, limit)| Operation::ClearSlice { handler, limit }),
         2 => (0..world.handlers, prop_oneof![1 => Just(true), 2 => Just(false)])
             .prop_map(|(handler, paused)| Operation::Pause { handler, paused }),
         2 => expired().prop_map(Operation::Purge),
+        1 => (expired(), expired()).prop_map(
+            |(archived, purged)| Operation::PurgeArchived { archived, purged }
+        ),
         1 => expired().prop_map(Operation::DropPayloads),
         1 => target(world).prop_map(Operation::Get),
         2 => narrowing().prop_map(Operation::List),
+        2 => (narrowing(), 0..4_u32, any::<bool>()).prop_map(
+            |(narrowing, limit, newest_first)| Operation::Pages { narrowing, limit, newest_first }
+        ),
         4 => select(vec![100, 200, 400]).prop_map(|seconds| Operation::Advance { seconds }),
     ]
 }
 
+/// What is done to one inbox.
+#[derive(Clone, Debug)]
+pub(super) struct Sequence {
+    pub(super) drop_processed_payloads: bool,
+    pub(super) operations: Vec<Operation>,
+}
+
 /// Sequences of operations.
-pub(super) fn sequences() -> impl Strategy<Value = Vec<Operation>> {
-    world().prop_flat_map(|world| vec(operation(&world), 1..LONGEST))
+pub(super) fn sequences() -> impl Strategy<Value = Sequence> {
+    let operations = world().prop_flat_map(|world| vec(operation(&world), 1..LONGEST));
+    let drop = prop_oneof![4 => Just(false), 1 => Just(true)];
+    (drop, operations).prop_map(|(drop_processed_payloads, operations)| Sequence {
+        drop_processed_payloads,
+        operations,
+    })
 }

@@ -1,24 +1,31 @@
 //! Runs one sequence on the store and on the model.
 
-use std::time::Duration;
+use std::{
+    collections::HashSet,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Clock, Due, Edit, ErrorType, Filter, HandlerName,
-    Headers, Inbox, Key, Lease, LeaseTerms, Message, MessageId, Operate, OrderingKey, Outcome,
-    Page, PurgeRequest, Settlement, Slice, State, Store, WorkerName, headers::CORRELATION_ID,
+    AfterDead, Begun, Bytes, ClaimRequest, Clock, Cursor, Due, Edit, ErrorType, Extended, Filter,
+    HandlerName, Headers, Inbox, Key, Kind, Lease, LeaseTerms, Message, MessageId, Operate,
+    OperatorName, OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Recorded,
+    Settled, Settlement, Slice, State, Store, WorkerName, headers::CORRELATION_ID,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
 use super::{
     compare::{Offset, statistics},
     operation::{
-        ACTORS, Age, Change, Choice, End, Expired, HANDLERS, Held, Narrowing, Operation, Sent,
-        Target, Wait,
+        ACTORS, Age, Change, Choice, End, Ending, Expired, HANDLERS, Held, Narrowing, Operation,
+        Part, Sent, Sequence, Target, Wait,
     },
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
+    needs::{Need, Settings},
     test_inbox::{Context, TestInbox, message_for},
+    transactions::{AnyTransaction, AnyTransactions},
 };
 
 /// Between two steps, so that what happens at one step is later than the step before in both
@@ -35,15 +42,34 @@ struct Pair {
     offset: Offset,
     ordering: bool,
     runs: bool,
+    transactions: Option<Arc<dyn AnyTransactions>>,
+    /// Messages that the model has leased for a moment in place of recording them: it alone knows of that.
+    recorded: HashSet<Key>,
+    /// Whether there may be runs, of which the model's way to record would take the rest away.
+    in_runs: bool,
     /// Every lease that each actor was ever given: the store's, the model's.
     held: [Vec<(Lease, Lease)>; ACTORS],
 }
 
 /// Fails at the first step whose answers differ.
-pub(super) async fn run(cx: &Context, operations: &[Operation]) -> CaseResult {
-    let store = cx.fresh().await?;
+pub(super) async fn run(cx: &Context, sequence: &Sequence) -> CaseResult {
+    let mut drop_processed_payloads = sequence.drop_processed_payloads;
+    let settings = Settings {
+        drop_processed_payloads,
+        ..Settings::default()
+    };
+    let store = match cx.fresh_with(&settings).await {
+        Err(Unmet::NotChecked(Need::DroppedPayloads)) => {
+            drop_processed_payloads = false;
+            cx.fresh().await?
+        }
+        store => store?,
+    };
     let clock = Clock::system();
-    let model = MemoryStore::with(MemoryOptions::new().clock(clock.clone()));
+    let options = MemoryOptions::new()
+        .clock(clock.clone())
+        .drop_processed_payloads(drop_processed_payloads);
+    let model = MemoryStore::with(options);
     let probe = message_for("probe", "1")?;
     let now = async |inbox: &dyn Inbox| -> CaseResult<_> {
         let _ = Store::receive(inbox, std::slice::from_ref(&probe)).await?;
@@ -56,13 +82,20 @@ pub(super) async fn run(cx: &Context, operations: &[Operation]) -> CaseResult {
     let mut pair = Pair {
         ordering: store.capabilities().ordering,
         runs: store.capabilities().runs,
+        transactions: store
+            .capabilities()
+            .transactions
+            .then(|| store.fixture.transactions().ok())
+            .flatten(),
+        recorded: HashSet::new(),
+        in_runs: false,
         store,
         model,
         clock,
         offset,
         held: Default::default(),
     };
-    for (number, operation) in operations.iter().enumerate() {
+    for (number, operation) in sequence.operations.iter().enumerate() {
         pair.advance(STEP).await?;
         let step = pair.step(operation).await;
         let step = match step {
@@ -110,6 +143,25 @@ fn first(limit: u32) -> Slice {
     Slice { after: None, limit }
 }
 
+/// Those of two handles that sign, or not.
+fn handles(
+    store: &Arc<dyn Inbox>,
+    model: &MemoryStore,
+    signed: bool,
+) -> CaseResult<(Arc<dyn Operate>, Arc<dyn Operate>)> {
+    let by = OperatorName::new("O'Ä\"\\")?;
+    Ok(if signed {
+        (store.signed_by(&by), model.signed_by(&by))
+    } else {
+        let store: Arc<dyn Operate> = Arc::<dyn Inbox>::clone(store);
+        (store, Arc::new(model.clone()))
+    })
+}
+
+fn ordering_key(number: u8) -> CaseResult<OrderingKey> {
+    Ok(OrderingKey::new(format!("k{number}"))?)
+}
+
 fn handler_of(handler: Option<usize>) -> CaseResult<Option<HandlerName>> {
     Ok(handler
         .map(|handler| HandlerName::new(HANDLERS[handler]))
@@ -134,6 +186,12 @@ fn filter(narrowing: &Narrowing) -> CaseResult<Filter> {
             .iter()
             .map(|id| MessageId::new(id.to_string()))
             .collect::<Result<_, _>>()?,
+        kind: narrowing
+            .altered_kind
+            .map(|altered| Kind::new(if altered { ALTERED } else { "order.placed" }))
+            .transpose()?,
+        ordering_key: narrowing.ordering_key.map(ordering_key).transpose()?,
+        error_contains: narrowing.error.map(str::to_owned),
         correlation_id: narrowing.altered.then(|| ALTERED.to_owned()),
         min_started: narrowing.min_started,
         max_started: narrowing.max_started,
@@ -171,12 +229,12 @@ impl Pair {
         let mut message = message_for(HANDLERS[target.handler], &format!("{}", target.id))?;
         if sent.altered {
             let (handler, id) = (message.handler().clone(), message.id().clone());
-            message = Message::new(handler, id, message.kind().clone(), "altered")
-                .with_header(CORRELATION_ID, ALTERED)?;
+            message = Message::new(handler, id, Kind::new(ALTERED)?, "altered")
+                .with_header(CORRELATION_ID, ALTERED)?
+                .with_due(Due::At(SystemTime::UNIX_EPOCH));
         }
         if sent.ordering_key > 0 && self.ordering {
-            message =
-                message.with_ordering_key(OrderingKey::new(format!("k{}", sent.ordering_key))?);
+            message = message.with_ordering_key(ordering_key(sent.ordering_key)?);
         }
         if sent.due > 0 {
             message = message.with_due(Due::After(Duration::from_secs(sent.due)));
@@ -223,17 +281,29 @@ impl Pair {
                 sent,
                 seconds,
             } => self.begin(*actor, *sent, *seconds).await,
+            Operation::Transaction {
+                actor,
+                parts,
+                ending,
+            } => self.transaction(*actor, parts, ending).await,
             Operation::Replay {
                 target,
                 payload,
                 headers,
+                signed,
             } => {
                 let (key, edit) = (key(*target)?, edit(*payload, *headers)?);
+                let (store, model) = handles(&store, &model, *signed)?;
                 let seen = store.replay(&key, &edit).await?;
                 same("replay", &seen, &model.replay(&key, &edit).await?)
             }
-            Operation::Reschedule { target, due } => {
+            Operation::Reschedule {
+                target,
+                due,
+                signed,
+            } => {
                 let key = key(*target)?;
+                let (store, model) = handles(&store, &model, *signed)?;
                 same(
                     "reschedule",
                     &store.reschedule(&key, after(*due)).await?,
@@ -251,8 +321,9 @@ impl Pair {
                 }
                 same("paused", &store.paused().await?, &model.paused().await?)
             }
-            Operation::Discard(target) => {
+            Operation::Discard { target, signed } => {
                 let key = key(*target)?;
+                let (store, model) = handles(&store, &model, *signed)?;
                 same(
                     "discard",
                     &store.discard(&key).await?,
@@ -275,6 +346,14 @@ impl Pair {
                     &model.drop_payloads(&expired).await?,
                 )
             }
+            Operation::PurgeArchived { archived, purged } => {
+                self.purge_archived(archived, purged).await
+            }
+            Operation::Pages {
+                narrowing,
+                limit,
+                newest_first,
+            } => self.pages(&filter(narrowing)?, *limit, *newest_first).await,
             Operation::List(narrowing) => self.list(&filter(narrowing)?).await,
             Operation::Purge(expired) => {
                 let expired = purge_request(expired)?;
@@ -292,7 +371,7 @@ impl Pair {
             Operation::Get(target) => {
                 let key = key(*target)?;
                 match (store.get(&key).await?, model.get(&key).await?) {
-                    (Some(seen), Some(expected)) => self.offset.record(&seen, &expected),
+                    (Some(seen), Some(expected)) => self.record(seen, &expected),
                     (seen, expected) => same("get", &seen, &expected),
                 }
             }
@@ -307,6 +386,7 @@ impl Pair {
         (limit, run_limit): (u32, u32),
         seconds: u64,
     ) -> CaseResult {
+        self.in_runs |= run_limit > 1;
         let handlers: Result<_, _> = handlers
             .iter()
             .map(|h| HandlerName::new(HANDLERS[*h]))
@@ -335,6 +415,17 @@ impl Pair {
     }
 
     async fn settle(&self, actor: usize, leases: &[(Held, End)]) -> CaseResult {
+        let (store, model) = self.settlements(actor, leases);
+        let seen = self.store.settle(&store).await?;
+        same("settle", &seen, &self.model.settle(&model).await?)
+    }
+
+    /// The store's settlements, and the model's.
+    fn settlements(
+        &self,
+        actor: usize,
+        leases: &[(Held, End)],
+    ) -> (Vec<Settlement>, Vec<Settlement>) {
         let (mut store, mut model) = (Vec::new(), Vec::new());
         for (number, (held, end)) in leases.iter().enumerate() {
             let Some((store_lease, model_lease)) = self.find(actor, *held) else {
@@ -349,7 +440,7 @@ impl Pair {
                     error: ErrorType::before(&format!("app::Error{}", number % 2), number),
                 },
                 End::Dead { blocks } => Outcome::Dead {
-                    reason: format!("reason {number}"),
+                    reason: format!("reason {number}: 100% 'ü' \\ \"\n\0"),
                     after: if blocks {
                         AfterDead::Block
                     } else {
@@ -374,8 +465,142 @@ impl Pair {
                 outcome,
             });
         }
-        let seen = self.store.settle(&store).await?;
-        same("settle", &seen, &self.model.settle(&model).await?)
+        (store, model)
+    }
+
+    /// The model does the same without a transaction, and forgets it unless that is committed.
+    async fn transaction(&mut self, actor: usize, parts: &[Part], ending: &Ending) -> CaseResult {
+        let Some(transactions) = self.transactions.clone() else {
+            return Ok(());
+        };
+        let before = (self.model.fork(), self.recorded.clone());
+        let mut transaction = transactions.open().await?;
+        let mut fits = true;
+        for part in parts {
+            match part {
+                Part::Receive(batch) => {
+                    let batch: Vec<Message> = batch
+                        .iter()
+                        .map(|sent| self.message(*sent))
+                        .collect::<CaseResult<_>>()?;
+                    let seen: Vec<Receipt> = transaction.receive(&batch).await?;
+                    same("receive_in", &seen, &self.model.receive(&batch).await?)?;
+                }
+                Part::Record {
+                    sent,
+                    with_result,
+                    kept,
+                } => {
+                    self.record_in(&mut *transaction, *sent, *with_result, *kept)
+                        .await?;
+                }
+                Part::Settle(leases) => {
+                    let (store, model) = self.settlements(actor, leases);
+                    let seen = transaction.settle(&store).await?;
+                    let expected = self.settle_model(&model).await?;
+                    same("settle_in", &seen, &expected)?;
+                    fits &= seen.iter().all(|settled| *settled == Settled::Done);
+                    if !fits {
+                        break;
+                    }
+                }
+            }
+        }
+        let committed = match ending {
+            _ if !fits => {
+                transaction.roll_back().await?;
+                false
+            }
+            Ending::Commit => {
+                transaction.commit().await?;
+                true
+            }
+            Ending::RollBack => {
+                transaction.roll_back().await?;
+                false
+            }
+            Ending::Drop => false,
+            Ending::SettleAndCommit(leases) => {
+                let (store, model) = self.settlements(actor, leases);
+                let seen = transaction.settle_and_commit(&store).await?;
+                let expected = self.settle_model(&model).await?;
+                same("settle_and_commit", &seen, &expected)?;
+                seen.iter().all(|settled| *settled == Settled::Done)
+            }
+        };
+        if !committed {
+            (self.model, self.recorded) = before;
+        }
+        Ok(())
+    }
+
+    /// What [`AnyTransaction::settle`] answers, and what it does.
+    async fn settle_model(&self, settlements: &[Settlement]) -> CaseResult<Vec<Settled>> {
+        let leases: Vec<Lease> = settlements.iter().map(|s| s.lease.clone()).collect();
+        let extended = self.model.fork().extend(&leases, LeaseTerms::MAX).await?;
+        let settled = self.model.settle(settlements).await?;
+        let answer = |(extended, settled)| match extended {
+            Extended::LeaseLost => Settled::LeaseLost,
+            Extended::Until(_) => settled,
+        };
+        Ok(extended.into_iter().zip(settled).map(answer).collect())
+    }
+
+    async fn record_in(
+        &mut self,
+        transaction: &mut dyn AnyTransaction,
+        sent: Sent,
+        with_result: bool,
+        kept: bool,
+    ) -> CaseResult {
+        let message = self.message(sent)?;
+        let known = self.model.get(message.key()).await?;
+        let ordered = match &known {
+            Some(known) => known.ordering_key.is_some(),
+            None => message.ordering_key().is_some(),
+        };
+        if ordered && self.in_runs {
+            return Ok(());
+        }
+        let mut result = with_result.then(|| Bytes::from_static(b"recorded"));
+        let seen = transaction.record(&message, result.clone()).await?;
+        if kept && seen == Recorded::First {
+            result = Some(Bytes::from_static(b"kept"));
+            transaction
+                .keep_result(message.key(), Bytes::from_static(b"kept"))
+                .await?;
+        }
+        let begun = self.model.begin(&message, &terms(0, 50)?).await?;
+        let expected = match begun {
+            Begun::Run(leased) => {
+                let lease = leased.lease;
+                let outcome = Outcome::Processed { result };
+                let settled = self.model.settle(&[Settlement { lease, outcome }]).await?;
+                same("settlement of the model", &settled, &vec![Settled::Done])?;
+                self.recorded.insert(message.key().clone());
+                Recorded::First
+            }
+            Begun::Processed { result } => Recorded::Processed { result },
+            Begun::Busy { until } => Recorded::Busy { until },
+            Begun::Blocked => Recorded::Blocked,
+            Begun::Dead { reason } => Recorded::Dead { reason },
+            Begun::Discarded => Recorded::Discarded,
+        };
+        match (seen, expected) {
+            (Recorded::Busy { until: seen }, Recorded::Busy { until: expected }) => {
+                let what = "record, busy until";
+                self.offset.time(what, Some(seen), Some(expected))
+            }
+            (seen, expected) => same("record", &seen, &expected),
+        }
+    }
+
+    fn record(&self, mut seen: Record, expected: &Record) -> CaseResult {
+        if self.recorded.contains(&expected.key) {
+            seen.leased_at = expected.leased_at;
+            seen.worker.clone_from(&expected.worker);
+        }
+        self.offset.record(&seen, expected)
     }
 
     async fn extend(&self, actor: usize, leases: &[Held], seconds: u64) -> CaseResult {
@@ -405,35 +630,30 @@ impl Pair {
     }
 
     async fn slice(&self, choice: &Choice, change: Change) -> CaseResult {
-        let filter = Filter {
-            states: choice.states.clone(),
-            handler: handler_of(choice.handler)?,
-            ..Filter::default()
-        };
-        let slice = first(choice.limit);
-        let (seen, expected) = match change {
-            Change::Replay => (
-                self.store.replay_slice(&filter, &slice).await?,
-                self.model.replay_slice(&filter, &slice).await?,
-            ),
-            Change::Discard => (
-                self.store.discard_slice(&filter, &slice).await?,
-                self.model.discard_slice(&filter, &slice).await?,
-            ),
-            Change::Reschedule { due } => (
-                self.store
-                    .reschedule_slice(&filter, &slice, after(due))
-                    .await?,
-                self.model
-                    .reschedule_slice(&filter, &slice, after(due))
-                    .await?,
-            ),
-        };
-        same("slice, changed", &seen.changed, &expected.changed)?;
-        let (None, Some(next)) = (seen.next, expected.next) else {
-            return Ok(());
-        };
-        // A store may know that nothing is behind the last one that it changed.
+        let filter = filter(&choice.narrowing)?;
+        let (store, model) = handles(&self.store.store, &self.model, choice.signed)?;
+        let mut slices = (first(choice.limit), first(choice.limit));
+        loop {
+            let seen = change_slice(&*store, &filter, &slices.0, change).await?;
+            let expected = change_slice(&*model, &filter, &slices.1, change).await?;
+            same("slice, changed", &seen.changed, &expected.changed)?;
+            match (seen.next, expected.next) {
+                (None, Some(next)) => return self.nothing_is_behind(next, filter, change).await,
+                (Some(seen), Some(expected)) if choice.to_the_end => {
+                    (slices.0.after, slices.1.after) = (Some(seen), Some(expected));
+                }
+                (Some(_), None) => {
+                    return Err(Unmet::Failed(
+                        "slice: expected the end, saw a next one".into(),
+                    ));
+                }
+                _ => return Ok(()),
+            }
+        }
+    }
+
+    /// A store may know that nothing is behind the last one that it changed.
+    async fn nothing_is_behind(&self, next: Cursor, filter: Filter, change: Change) -> CaseResult {
         let mut behind = filter;
         if behind.states.is_empty() {
             behind.states.push(match change {
@@ -463,6 +683,66 @@ impl Pair {
         Ok(())
     }
 
+    async fn purge_archived(&self, archived: &Expired, purged: &Expired) -> CaseResult {
+        let archived = purge_request(archived)?;
+        let mut seen = self.store.expired(&archived).await?.records;
+        let mut expected = self.model.expired(&archived).await?.records;
+        // Those that finished at one moment are in any order.
+        seen.sort_by_key(|record| record.key.to_string());
+        expected.sort_by_key(|record| record.key.to_string());
+        let keys = |records: &[Record]| -> Vec<Key> {
+            records.iter().map(|record| record.key.clone()).collect()
+        };
+        let mut named = keys(&expected);
+        same("expired", &keys(&seen), &named)?;
+        for (seen, expected) in seen.into_iter().zip(&expected) {
+            self.record(seen, expected)?;
+        }
+        // One twice, and one that is not there.
+        named.extend(named.first().cloned());
+        named.push(message_for(HANDLERS[0], "nothing")?.key().clone());
+        let purged = purge_request(purged)?;
+        same(
+            "archived messages purged",
+            &self.store.purge_archived(&purged, &named).await?,
+            &self.model.purge_archived(&purged, &named).await?,
+        )
+    }
+
+    async fn pages(&self, filter: &Filter, limit: u32, newest_first: bool) -> CaseResult {
+        same(
+            "count",
+            &self.store.count(filter).await?,
+            &self.model.count(filter).await?,
+        )?;
+        let page = Page {
+            newest_first,
+            ..Page::first(limit)
+        };
+        let mut pages = (page.clone(), page);
+        loop {
+            let seen = self.store.list(filter, &pages.0).await?;
+            let expected = self.model.list(filter, &pages.1).await?;
+            same(
+                "records of a page",
+                &seen.records.len(),
+                &expected.records.len(),
+            )?;
+            for (seen, expected) in seen.records.into_iter().zip(&expected.records) {
+                self.record(seen, expected)?;
+            }
+            same(
+                "whether there is a next page",
+                &seen.next.is_some(),
+                &expected.next.is_some(),
+            )?;
+            if expected.next.is_none() {
+                return Ok(());
+            }
+            (pages.0.after, pages.1.after) = (seen.next, expected.next);
+        }
+    }
+
     /// Everything that can be seen is the same after each step.
     async fn look(&self) -> CaseResult {
         self.list(&Filter::default()).await?;
@@ -483,9 +763,22 @@ impl Pair {
             records.iter().map(|record| record.key.clone()).collect()
         };
         same("list", &keys(&seen.records), &keys(&expected.records))?;
-        for (seen, expected) in seen.records.iter().zip(&expected.records) {
-            self.offset.record(seen, expected)?;
+        for (seen, expected) in seen.records.into_iter().zip(&expected.records) {
+            self.record(seen, expected)?;
         }
         Ok(())
     }
+}
+
+async fn change_slice(
+    inbox: &dyn Operate,
+    filter: &Filter,
+    slice: &Slice,
+    change: Change,
+) -> CaseResult<Progress> {
+    Ok(match change {
+        Change::Replay => inbox.replay_slice(filter, slice).await?,
+        Change::Discard => inbox.discard_slice(filter, slice).await?,
+        Change::Reschedule { due } => inbox.reschedule_slice(filter, slice, after(due)).await?,
+    })
 }
