@@ -31,12 +31,15 @@ const BETWEEN_RENEWALS: Duration = Duration::from_secs(1);
 
 /// What is set for a session of the store's, once: a transaction that the server has rolled back
 /// is not followed by another one that was not begun, and it is known to be one of these.
+/// Lists of rows in a variable are no keys to the server: it would refuse the changes that are made by them where
+/// it is set to take no others, and joins with them above a number of rows.
 /// Waits for locks, also those of DDL, end before the operation does: the server would go on waiting for
 /// an operation that has ended, and hold what the transaction has locked.
 fn own_session(lock_wait: Duration, galera: bool) -> String {
     let seconds = lock_wait.as_secs();
     let mut session = format!(
         "SET SESSION autocommit = 1, SESSION completion_type = 0, \
+         SESSION sql_safe_updates = 0, SESSION sql_big_selects = 1, \
          SESSION innodb_lock_wait_timeout = {seconds}, SESSION lock_wait_timeout = {seconds}, \
          @inbox_own = 1"
     );

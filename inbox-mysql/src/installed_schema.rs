@@ -146,7 +146,7 @@ pub(crate) async fn present(
         names.join(", ")
     );
     // As bytes: the servers differ in the types of these columns. No empty texts: there is a mode
-    // in which they are NULL.
+    // in which they are NULL, and one in which a concatenation takes NULL for an empty text.
     let sql = format!(
         "SELECT HEX(table_name), HEX(CONCAT('engine ', LOWER(engine)))
          FROM information_schema.tables WHERE {within}
@@ -154,7 +154,7 @@ pub(crate) async fn present(
          SELECT HEX(table_name), HEX(CONCAT_WS(
              ' ', column_name, LOWER(column_type), IF(is_nullable = 'YES', 'null', 'not null'),
              IF(LOWER(extra) LIKE '%auto_increment%', 'auto_increment', NULL),
-             CONCAT('collate ', collation_name)
+             IF(collation_name IS NULL, NULL, CONCAT('collate ', collation_name))
          ))
          FROM information_schema.columns WHERE {within}
          UNION ALL

@@ -61,7 +61,8 @@
 //! Every operation is its own transaction in `READ COMMITTED`, whatever the defaults, and
 //! ends with an explicit `COMMIT AND NO CHAIN`, whatever `autocommit` and `completion_type` say;
 //! looks at the schema, too. The store's own connections have `autocommit=1` and
-//! `completion_type=NO_CHAIN`, which also goes for the transactions that they open.
+//! `completion_type=NO_CHAIN`, which also goes for the transactions that they open, and `sql_safe_updates=0` and
+//! `sql_big_selects=1`, without which an operation on another pool's session may fail as `Unsupported`.
 //! The statements mean the same in every `sql_mode`, `time_zone` and connection character set of
 //! utf8mb4. With a binary log, `binlog_format` has to be `ROW` or `MIXED`: the servers refuse
 //! `READ COMMITTED` with `STATEMENT`.

@@ -297,6 +297,13 @@ const CLASSES: &[Class] = &[
     class(
         Unsupported,
         Nothing,
+        "this session does not take changes and joins by lists: set sql_safe_updates=0 and sql_big_selects=1 in it",
+        // Examines more than max_join_size rows; no key in the condition of a change.
+        &[1104, 1175],
+    ),
+    class(
+        Unsupported,
+        Nothing,
         "the server has no InnoDB tables, or its replication does not take them",
         // Unknown, unsupported, disabled (MySQL), disabled (MariaDB) engine; refused by the checks
         // of Group Replication.
@@ -391,7 +398,11 @@ mod tests {
                 3157, 3231, 4025,
             ],
         ),
-        (Unsupported, Nothing, &[1286, 1665, 1726, 3098, 3161, 4182]),
+        (
+            Unsupported,
+            Nothing,
+            &[1104, 1175, 1286, 1665, 1726, 3098, 3161, 4182],
+        ),
         (
             Corrupt,
             Nothing,

@@ -11,6 +11,9 @@ use crate::{
 };
 
 /// Lists that a statement reads from session variables, which are set in the same packet.
+///
+/// Their texts are hexadecimal or in base 64. Without a character set they would have the database's, which may take
+/// several bytes for a digit, and `UNHEX` reads bytes.
 const LISTS: [(&str, &str); 9] = [
     (
         "seqs",
@@ -25,7 +28,7 @@ const LISTS: [(&str, &str); 9] = [
         "heads",
         "JSON_TABLE(@inbox_heads, '$[*]' COLUMNS (n FOR ORDINALITY, due BIGINT PATH '$[0]', \
          seq BIGINT PATH '$[1]', lapsed INT PATH '$[2]', vanished INT PATH '$[3]', \
-         h VARCHAR(256) PATH '$[4]', k VARCHAR(510) PATH '$[5]'))",
+         h VARCHAR(256) CHARACTER SET ascii PATH '$[4]', k VARCHAR(510) CHARACTER SET ascii PATH '$[5]'))",
     ),
     (
         "rows",
@@ -33,13 +36,13 @@ const LISTS: [(&str, &str); 9] = [
     ),
     (
         "keys",
-        "JSON_TABLE(@inbox_keys, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
-         k VARCHAR(510) PATH '$[1]'))",
+        "JSON_TABLE(@inbox_keys, '$[*]' COLUMNS (h VARCHAR(256) CHARACTER SET ascii PATH '$[0]', \
+         k VARCHAR(510) CHARACTER SET ascii PATH '$[1]'))",
     ),
     (
         "ids",
-        "JSON_TABLE(@inbox_ids, '$[*]' COLUMNS (h VARCHAR(256) PATH '$[0]', \
-         k VARCHAR(510) PATH '$[1]'))",
+        "JSON_TABLE(@inbox_ids, '$[*]' COLUMNS (h VARCHAR(256) CHARACTER SET ascii PATH '$[0]', \
+         k VARCHAR(510) CHARACTER SET ascii PATH '$[1]'))",
     ),
     (
         "held",
@@ -55,8 +58,8 @@ const LISTS: [(&str, &str); 9] = [
         "settled",
         "JSON_TABLE(@inbox_settled, '$[*]' COLUMNS (seq BIGINT PATH '$[0]', \
          token BIGINT PATH '$[1]', outcome INT PATH '$[2]', back INT PATH '$[3]', \
-         after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) PATH '$[6]', \
-         short_bytes INT PATH '$[7]', result LONGTEXT PATH '$[8]'))",
+         after BIGINT PATH '$[4]', blocks INT PATH '$[5]', error VARCHAR(8192) CHARACTER SET ascii PATH '$[6]', \
+         short_bytes INT PATH '$[7]', result LONGTEXT CHARACTER SET ascii PATH '$[8]'))",
     ),
 ];
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use inbox_api::{
     AfterDead, ErrorKind, Filter, Invalid, Operate as _, Receipt, Schema as _, Settled, Settlement,
-    State, Store as _, Transactional as _,
+    State, Store as _, StoreExt as _, Transactional as _, WorkerName,
 };
 use inbox_mysql::{MySqlOptions, MySqlStore, PayloadType, conformance::MySqlHarness};
 use sqlx::mysql::MySqlPoolOptions;
@@ -88,6 +88,49 @@ fn odd_settings_change_nothing_on_mysql() {
     ];
     if let Some(server) = own(Kind::Mysql, &arguments) {
         conforms("mysql with odd settings", &server);
+    }
+}
+
+/// Where a digit takes four bytes, Oracle's language is spoken, and changes without keys are refused.
+#[test]
+fn wide_texts_and_refused_changes_change_nothing() {
+    for (kind, arguments) in [
+        (
+            Kind::Mariadb,
+            &["--character-set-server=utf32", "--sql-mode=ORACLE"][..],
+        ),
+        (Kind::Mysql, &["--character-set-server=utf32"]),
+    ] {
+        let Some(server) = own(kind, arguments) else {
+            continue;
+        };
+        block_on(async {
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            inbox.run("SET GLOBAL sql_safe_updates = 1").await.unwrap();
+        });
+        conforms("wide texts, refused changes", &server);
+        block_on(async {
+            let inbox = TestInbox::at(server.url().to_owned()).await.unwrap();
+            let sent = [ordered("1", "it's"), message("2"), message("3")];
+            accept(&inbox.store().await, &sent).await;
+            // The sessions of another pool are its owner's.
+            let pool = MySqlPoolOptions::new()
+                .connect_with(connect_options(&inbox.url, Some(&inbox.database)))
+                .await
+                .unwrap();
+            let store = MySqlStore::with_pool(pool, inbox.options.clone())
+                .await
+                .unwrap();
+            let (handler, worker) = (handler("h"), WorkerName::new("w").unwrap());
+            let claims = store.claim_for(&handler, 3, Duration::from_secs(60), &worker);
+            let Err(error) = claims.await else {
+                // MySQL does not call it unsafe.
+                assert_eq!(kind, Kind::Mysql);
+                return;
+            };
+            assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+            assert!(error.context().contains("sql_safe_updates=0"), "{error}");
+        });
     }
 }
 
