@@ -67,7 +67,7 @@ fn type_in_full(kind: &str) -> String {
 /// which only the inbox itself can say.
 fn parts(names: &Names, same_texts: bool) -> String {
     const SAME_TEXTS: &str = "JOIN {inbox}_meta AS m ON m.functions ->> \
-                              (p.proname || '(' || oidvectortypes(p.proargtypes) || ')') \
+                              (p.proname || '(' || replace(oidvectortypes(p.proargtypes), '\"', '') || ')') \
                               = encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')";
     let template = include_str!("sql/schema_parts.sql");
     names.text(&template.replace("{same_texts}", if same_texts { SAME_TEXTS } else { "" }))

@@ -2,7 +2,7 @@
 -- arguments: builds may leave others of the same name, which their workers call.
 INSERT INTO {inbox}_meta (singleton, marker, version, works_from, revision, functions)
 SELECT true, '{marker}', {version}, {works_from}, {revision}, jsonb_object_agg(
-    p.proname || '(' || oidvectortypes(p.proargtypes) || ')',
+    p.proname || '(' || replace(oidvectortypes(p.proargtypes), '"', '') || ')',
     encode(sha256(convert_to(p.prosrc, 'UTF8')), 'hex')
 )
 FROM pg_catalog.pg_proc AS p

@@ -22,7 +22,9 @@ async fn answers_exists_query(place: &TestInbox, store: &PostgresStore) -> bool 
     let query = store.exists_query();
     assert_eq!(query, place.options.exists_query());
     let answers: Vec<bool> = place
-        .column(&format!("SET search_path = nowhere; {query}"))
+        .column(&format!(
+            "SET search_path = nowhere; SET quote_all_identifiers = on; {query}"
+        ))
         .await;
     assert_eq!(answers.len(), 1);
     answers[0]
@@ -611,7 +613,11 @@ async fn odd_settings_of_the_session_change_nothing() {
         ("lc_messages", "C"),
         ("plan_cache_mode", "force_custom_plan"),
         ("xmloption", "document"),
-        ("standard_conforming_strings", "on"),
+        ("standard_conforming_strings", "off"),
+        ("quote_all_identifiers", "on"),
+        ("transform_null_equals", "on"),
+        ("array_nulls", "off"),
+        ("plpgsql.extra_errors", "all"),
     ]);
     let store = PostgresStore::connect(place.options.clone().connect_with(options))
         .await
