@@ -40,6 +40,8 @@ pub(super) struct Extension {
     length: Duration,
     /// Whether there are leases of another length to be renewed.
     has_others: bool,
+    /// Whether an exclusive transaction was open here, or was to be, when it began.
+    has_waited: bool,
     slots: Vec<usize>,
     leases: Vec<Lease>,
     result: Result<Vec<Extended>>,
@@ -187,6 +189,7 @@ impl Driver {
                 started,
                 length,
                 has_others,
+                has_waited: is_exclusive,
                 slots,
                 leases,
                 result,
@@ -199,6 +202,7 @@ impl Driver {
             started,
             length,
             has_others,
+            has_waited,
             slots,
             leases,
             result,
@@ -206,10 +210,11 @@ impl Driver {
         let answers = match result {
             Ok(answers) => answers,
             Err(error) if error.is_retryable() => {
-                let is_exclusive = self.has_exclusive_transaction();
+                // The transaction that it waited for in vain may have ended just now: the next one tells.
+                let is_spared = has_waited || self.has_exclusive_transaction();
                 for (index, lease) in slots.iter().zip(&leases) {
                     if let Some(slot) = self.table.holder(*index, lease) {
-                        slot.is_spared &= is_exclusive;
+                        slot.is_spared &= is_spared;
                     }
                 }
                 let outage = self.renewal.outage.get_or_insert_with(|| {
