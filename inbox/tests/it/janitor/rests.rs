@@ -56,10 +56,10 @@ async fn rests_between_slices_get_shorter() {
     let (_, times) = tokio::join!(janitor.run(shutdown.clone()), noting);
     let waits = times.windows(2).map(|pair| (pair[1] - pair[0]).as_millis());
     let waits: Vec<_> = waits.collect();
-    assert_eq!(waits[0], 10 + 495);
+    assert_eq!(waits[0], 10 + 994);
     let get_shorter = waits.is_sorted_by(|earlier, later| earlier >= later);
     assert!(get_shorter, "{waits:?}");
-    assert!(began.elapsed() < Duration::from_millis(1_500), "{waits:?}");
+    assert!(began.elapsed() < Duration::from_secs(4), "{waits:?}");
 }
 
 #[tokio::test(start_paused = true)]
