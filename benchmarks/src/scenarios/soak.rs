@@ -60,7 +60,8 @@ pub(super) async fn measure(bench: &mut Bench<'_>) -> Result<()> {
 
 /// What the service takes at the end of a tenth, and what it took to handle a message in it.
 struct Sample {
-    latencies: Latencies,
+    median: f64,
+    tail: f64,
     memory: u64,
     files: u64,
     tasks: u64,
@@ -71,16 +72,8 @@ impl Sample {
     #[expect(clippy::cast_precision_loss, reason = "megabytes")]
     fn figures(&self) -> Vec<(&'static str, f64, &'static str)> {
         let mut figures = vec![
-            (
-                "due to handler's end, median",
-                quantile(&self.latencies, 0.5),
-                "ms",
-            ),
-            (
-                "due to handler's end, 99th percentile",
-                quantile(&self.latencies, 0.99),
-                "ms",
-            ),
+            ("due to handler's end, median", self.median, "ms"),
+            ("due to handler's end, 99th percentile", self.tail, "ms"),
             ("memory", self.memory as f64 / 1e6, "MB"),
             ("open files", self.files as f64, "files"),
             ("tasks", self.tasks as f64, "tasks"),
@@ -96,8 +89,8 @@ impl Sample {
 struct Seen {
     /// Of this tenth; what fails at first is not among them.
     latencies: Latencies,
-    /// Whether each message was handled.
-    handled: Vec<bool>,
+    /// Whether each message has yet to be handled. All true at first, so that all of this is in memory from then on.
+    awaited: Vec<bool>,
     left: u64,
     twice: u64,
 }
@@ -108,9 +101,9 @@ impl Seen {
             record(&mut self.latencies, late);
         }
         let place = usize::try_from(number).ok();
-        match place.and_then(|place| self.handled.get_mut(place)) {
-            Some(handled) if !*handled => {
-                *handled = true;
+        match place.and_then(|place| self.awaited.get_mut(place)) {
+            Some(awaited) if *awaited => {
+                *awaited = false;
                 self.left -= 1;
             }
             _ => self.twice += 1,
@@ -178,7 +171,7 @@ async fn run(bench: &mut Bench<'_>, rate: u64) -> Result<Vec<Sample>> {
     let number = bench.options.messages;
     let seen = Arc::new(Mutex::new(Seen {
         latencies: latencies()?,
-        handled: vec![false; usize::try_from(number)?],
+        awaited: vec![true; usize::try_from(number)?],
         left: number,
         twice: 0,
     }));
@@ -198,8 +191,10 @@ async fn run(bench: &mut Bench<'_>, rate: u64) -> Result<Vec<Sample>> {
     let tenth = traffic.due(number).duration_since(traffic.start) / TENTHS;
     for end in (1..=TENTHS).map(|passed| traffic.start + passed * tenth) {
         tokio::time::sleep_until(end.into()).await;
+        let passed = std::mem::replace(&mut lock(&seen).latencies, latencies()?);
         samples.push(Sample {
-            latencies: std::mem::replace(&mut lock(&seen).latencies, latencies()?),
+            median: quantile(&passed, 0.5),
+            tail: quantile(&passed, 0.99),
             memory: resident()?,
             files: open_files()?,
             tasks: Handle::current().metrics().num_alive_tasks() as u64,
