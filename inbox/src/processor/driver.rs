@@ -105,7 +105,7 @@ async fn answer<T>(call: &mut Option<BoxFuture<'static, T>>) -> T {
     value
 }
 
-/// Also of a run that is dropped, or that panics.
+/// A run that is over pauses nothing, also one that is dropped or panics.
 impl Drop for Driver {
     fn drop(&mut self) {
         self.forget_pauses();
@@ -207,7 +207,6 @@ impl Driver {
                 Event::Time => {}
             }
         }
-        self.forget_pauses();
         self.leave_the_rest();
         if let Some(teller) = self.teller.take() {
             let is_stopping = self.stop.is_some();

@@ -159,7 +159,6 @@ impl Receiver {
         PartHealth::alone("receiver", &self.vitals, self.backlog_gate.as_ref())
     }
 
-    /// How a run does.
     /// The same receiver, which shares with no other how it does.
     pub(crate) fn with_own_vitals(self) -> Self {
         Self {
@@ -168,6 +167,7 @@ impl Receiver {
         }
     }
 
+    /// How a run does.
     pub(crate) fn vitals(&self) -> Vitals {
         self.vitals.clone()
     }
