@@ -15,6 +15,7 @@ use rdkafka::{
     config::FromClientConfig as _,
     consumer::{BaseConsumer, Consumer as _},
     message::OwnedMessage,
+    producer::{FutureProducer, FutureRecord, Producer as _},
 };
 use source_tests::Proxy;
 use test_servers::{Kind, START_LIMIT, Server, or_skip, require_or_skip};
@@ -24,7 +25,7 @@ pub(crate) type Outcome = Result<(), Failure>;
 
 /// How long one question may take.
 const LIMIT: Duration = Duration::from_secs(20);
-/// How long the records of a partition may take.
+/// How long the records of a partition, and a step of a transaction, may take.
 const READ_LIMIT: Duration = Duration::from_secs(60);
 
 static SERVER: LazyLock<Result<Option<Kafka>, Failure>> = LazyLock::new(|| {
@@ -221,6 +222,31 @@ impl Kafka {
             })
             .collect();
         self.publish(topic, &messages).await
+    }
+
+    /// Sends each text in a transaction of its own, which is committed or aborted.
+    pub(crate) async fn publish_in_transactions(
+        &self,
+        topic: &str,
+        texts: &[(&str, bool)],
+    ) -> Outcome {
+        let producer: FutureProducer = ClientConfig::new()
+            .set("bootstrap.servers", &self.servers)
+            .set("transactional.id", topic)
+            .create()?;
+        producer.init_transactions(READ_LIMIT)?;
+        for (text, commit) in texts {
+            producer.begin_transaction()?;
+            let record: FutureRecord<'_, str, str> = FutureRecord::to(topic).payload(text);
+            let sent = producer.send(record, READ_LIMIT).await;
+            sent.map_err(|(error, _)| error)?;
+            if *commit {
+                producer.commit_transaction(READ_LIMIT)?;
+            } else {
+                producer.abort_transaction(READ_LIMIT)?;
+            }
+        }
+        Ok(())
     }
 
     /// What the group of the topic's name has committed of each partition, and where each begins and ends. A

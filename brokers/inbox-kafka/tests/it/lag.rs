@@ -4,10 +4,6 @@ use std::time::Duration;
 
 use inbox_kafka::KafkaSource;
 use inbox_source::{Flow, Source as _};
-use rdkafka::{
-    ClientConfig,
-    producer::{FutureProducer, FutureRecord, Producer as _},
-};
 use tokio::time::{Instant, sleep};
 
 use crate::{
@@ -49,22 +45,8 @@ async fn what_is_never_handed_out_is_not_behind() -> Outcome {
     };
     let topic = "lag-of-transactions";
     kafka.create(topic, 1).await?;
-    let producer: FutureProducer = ClientConfig::new()
-        .set("bootstrap.servers", &kafka.servers)
-        .set("transactional.id", topic)
-        .create()?;
-    producer.init_transactions(LIMIT)?;
-    for (text, commit) in [("kept", true), ("aborted", false)] {
-        producer.begin_transaction()?;
-        let record: FutureRecord<'_, str, str> = FutureRecord::to(topic).payload(text);
-        let sent = producer.send(record, LIMIT).await;
-        sent.map_err(|(error, _)| error)?;
-        if commit {
-            producer.commit_transaction(LIMIT)?;
-        } else {
-            producer.abort_transaction(LIMIT)?;
-        }
-    }
+    let sent = [("kept", true), ("aborted", false)];
+    kafka.publish_in_transactions(topic, &sent).await?;
     let mut source = open(kafka.options(topic));
     acknowledge(take(&mut source, 1).await?).await;
     becomes(&source, 0).await;

@@ -14,7 +14,7 @@ use rdkafka::{
     ClientConfig, Message as _,
     message::{Header, Headers as _, OwnedHeaders},
     mocking::MockCluster,
-    producer::{FutureProducer, FutureRecord, Producer as _},
+    producer::{FutureProducer, FutureRecord},
     types::{RDKafkaApiKey, RDKafkaRespErr},
 };
 use tokio::time::{sleep, timeout};
@@ -535,22 +535,8 @@ async fn aborted_transactions_are_left_out() -> Outcome {
     };
     let topic = "transactions";
     kafka.create(topic, 1).await?;
-    let producer: FutureProducer = ClientConfig::new()
-        .set("bootstrap.servers", &kafka.servers)
-        .set("transactional.id", topic)
-        .create()?;
-    producer.init_transactions(LIMIT)?;
-    for (text, commit) in [("kept", true), ("aborted", false), ("kept too", true)] {
-        producer.begin_transaction()?;
-        let record: FutureRecord<'_, str, str> = FutureRecord::to(topic).payload(text);
-        let sent = producer.send(record, LIMIT).await;
-        sent.map_err(|(error, _)| error)?;
-        if commit {
-            producer.commit_transaction(LIMIT)?;
-        } else {
-            producer.abort_transaction(LIMIT)?;
-        }
-    }
+    let sent = [("kept", true), ("aborted", false), ("kept too", true)];
+    kafka.publish_in_transactions(topic, &sent).await?;
     let mut source = open(kafka.options(topic));
     let deliveries = take(&mut source, 2).await?;
     assert_eq!(texts(&deliveries), ["kept", "kept too"]);
