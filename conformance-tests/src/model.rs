@@ -3,7 +3,9 @@
 
 mod compare;
 mod operation;
+mod requests;
 mod sequence;
+mod transaction;
 
 use std::time::{Duration, Instant};
 

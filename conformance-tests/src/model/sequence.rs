@@ -7,46 +7,40 @@ use std::{
 };
 
 use inbox_api::{
-    AfterDead, Begun, Bytes, ClaimRequest, Clock, Cursor, Due, Edit, ErrorType, Extended, Filter,
-    HandlerName, Headers, Inbox, Key, Kind, Lease, LeaseTerms, Message, MessageId, Operate,
-    OperatorName, OrderingKey, Outcome, Page, Progress, PurgeRequest, Receipt, Record, Recorded,
-    Settled, Settlement, Slice, State, Store, WorkerName, headers::CORRELATION_ID,
+    AfterDead, Begun, Bytes, ClaimRequest, Clock, Cursor, Due, ErrorType, Filter, HandlerName,
+    Inbox, Key, Kind, Lease, Message, Operate, OperatorName, Outcome, Page, Progress, Record,
+    Settlement, Slice, State, Store, headers::CORRELATION_ID,
 };
 use inbox_memory::{MemoryOptions, MemoryStore};
 
 use super::{
     compare::{Offset, statistics},
-    operation::{
-        ACTORS, Age, Change, Choice, End, Ending, Expired, HANDLERS, Held, Narrowing, Operation,
-        Part, Sent, Sequence, Target, Wait,
-    },
+    operation::{ACTORS, Change, Choice, End, Expired, HANDLERS, Held, Operation, Sent, Sequence},
+    requests::{ALTERED, after, edit, filter, first, key, ordering_key, purge_request, terms},
 };
 use crate::{
     check::{CaseResult, Unmet, ensure, same},
     needs::{Need, Settings},
     test_inbox::{Context, TestInbox, message_for},
-    transactions::{AnyTransaction, AnyTransactions},
+    transactions::AnyTransactions,
 };
 
 /// Between two steps, so that what happens at one step is later than the step before in both
 /// stores, however fast they are.
 const STEP: Duration = Duration::from_millis(1);
 
-/// The correlation id of messages that are altered or edited.
-const ALTERED: &str = "altered";
-
-struct Pair {
-    store: TestInbox,
-    model: MemoryStore,
+pub(super) struct Pair {
+    pub(super) store: TestInbox,
+    pub(super) model: MemoryStore,
     clock: Clock,
-    offset: Offset,
+    pub(super) offset: Offset,
     ordering: bool,
     runs: bool,
-    transactions: Option<Arc<dyn AnyTransactions>>,
+    pub(super) transactions: Option<Arc<dyn AnyTransactions>>,
     /// Messages that the model has leased for a moment in place of recording them: it alone knows of that.
-    recorded: HashSet<Key>,
+    pub(super) recorded: HashSet<Key>,
     /// Whether there may be runs, of which the model's way to record would take the rest away.
-    in_runs: bool,
+    pub(super) in_runs: bool,
     /// Every lease that each actor was ever given: the store's, the model's.
     held: [Vec<(Lease, Lease)>; ACTORS],
 }
@@ -110,39 +104,6 @@ pub(super) async fn run(cx: &Context, sequence: &Sequence) -> CaseResult {
     Ok(())
 }
 
-fn key(target: Target) -> CaseResult<Key> {
-    Ok(
-        message_for(HANDLERS[target.handler], &format!("{}", target.id))?
-            .key()
-            .clone(),
-    )
-}
-
-fn terms(actor: usize, seconds: u64) -> CaseResult<LeaseTerms> {
-    let worker = WorkerName::new(format!("actor-{actor}"))?;
-    Ok(LeaseTerms::new(Duration::from_secs(seconds), worker)?)
-}
-
-fn after(seconds: u64) -> Due {
-    match seconds {
-        0 => Due::Now,
-        seconds => Due::After(Duration::from_secs(seconds)),
-    }
-}
-
-fn edit(payload: bool, headers: bool) -> CaseResult<Edit> {
-    let mut edited = Headers::new();
-    edited.insert(CORRELATION_ID, ALTERED)?;
-    Ok(Edit {
-        payload: payload.then(|| Bytes::from_static(b"edited")),
-        headers: headers.then_some(edited),
-    })
-}
-
-fn first(limit: u32) -> Slice {
-    Slice { after: None, limit }
-}
-
 /// Those of two handles that sign, or not.
 fn handles(
     store: &Arc<dyn Inbox>,
@@ -158,73 +119,13 @@ fn handles(
     })
 }
 
-fn ordering_key(number: u8) -> CaseResult<OrderingKey> {
-    Ok(OrderingKey::new(format!("k{number}"))?)
-}
-
-fn handler_of(handler: Option<usize>) -> CaseResult<Option<HandlerName>> {
-    Ok(handler
-        .map(|handler| HandlerName::new(HANDLERS[handler]))
-        .transpose()?)
-}
-
-fn purge_request(expired: &Expired) -> CaseResult<PurgeRequest> {
-    let older_than = Duration::from_secs(expired.older_than);
-    let all = PurgeRequest::new(expired.state, older_than, 100)?;
-    Ok(match handler_of(expired.handler)? {
-        Some(handler) => all.for_handler(handler),
-        None => all,
-    })
-}
-
-fn filter(narrowing: &Narrowing) -> CaseResult<Filter> {
-    let mut filter = Filter {
-        states: narrowing.states.clone(),
-        handler: handler_of(narrowing.handler)?,
-        ids: narrowing
-            .ids
-            .iter()
-            .map(|id| MessageId::new(id.to_string()))
-            .collect::<Result<_, _>>()?,
-        kind: narrowing
-            .altered_kind
-            .map(|altered| Kind::new(if altered { ALTERED } else { "order.placed" }))
-            .transpose()?,
-        ordering_key: narrowing.ordering_key.map(ordering_key).transpose()?,
-        error_contains: narrowing.error.map(str::to_owned),
-        correlation_id: narrowing.altered.then(|| ALTERED.to_owned()),
-        min_started: narrowing.min_started,
-        max_started: narrowing.max_started,
-        blocking: narrowing.blocking,
-        error_type: narrowing
-            .error_type
-            .map(|which| ErrorType::new(format!("app::Error{which}")))
-            .transpose()?,
-        ..Filter::default()
-    };
-    let seconds = |seconds| Some(Duration::from_secs(seconds));
-    match narrowing.age {
-        Some(Age::OlderThan(age)) => filter.older_than = seconds(age),
-        Some(Age::NewerThan(age)) => filter.newer_than = seconds(age),
-        Some(Age::FinishedLongerAgo(age)) => filter.finished_longer_ago = seconds(age),
-        Some(Age::FinishedWithin(age)) => filter.finished_within = seconds(age),
-        None => {}
-    }
-    match narrowing.due {
-        Some(Wait::LaterThan(wait)) => filter.due_later_than = seconds(wait),
-        Some(Wait::Within(wait)) => filter.due_within = seconds(wait),
-        None => {}
-    }
-    Ok(filter)
-}
-
 impl Pair {
     async fn advance(&self, by: Duration) -> CaseResult {
         self.clock.advance(by);
         Ok(self.store.fixture.advance_clock(by).await?)
     }
 
-    fn message(&self, sent: Sent) -> CaseResult<Message> {
+    pub(super) fn message(&self, sent: Sent) -> CaseResult<Message> {
         let target = sent.target;
         let mut message = message_for(HANDLERS[target.handler], &format!("{}", target.id))?;
         if sent.altered {
@@ -421,7 +322,7 @@ impl Pair {
     }
 
     /// The store's settlements, and the model's.
-    fn settlements(
+    pub(super) fn settlements(
         &self,
         actor: usize,
         leases: &[(Held, End)],
@@ -466,133 +367,6 @@ impl Pair {
             });
         }
         (store, model)
-    }
-
-    /// The model does the same without a transaction, and forgets it unless that is committed.
-    async fn transaction(&mut self, actor: usize, parts: &[Part], ending: &Ending) -> CaseResult {
-        let Some(transactions) = self.transactions.clone() else {
-            return Ok(());
-        };
-        let before = (self.model.fork(), self.recorded.clone());
-        let mut transaction = transactions.open().await?;
-        let mut fits = true;
-        for part in parts {
-            match part {
-                Part::Receive(batch) => {
-                    let batch: Vec<Message> = batch
-                        .iter()
-                        .map(|sent| self.message(*sent))
-                        .collect::<CaseResult<_>>()?;
-                    let seen: Vec<Receipt> = transaction.receive(&batch).await?;
-                    same("receive_in", &seen, &self.model.receive(&batch).await?)?;
-                }
-                Part::Record {
-                    sent,
-                    with_result,
-                    kept,
-                } => {
-                    self.record_in(&mut *transaction, *sent, *with_result, *kept)
-                        .await?;
-                }
-                Part::Settle(leases) => {
-                    let (store, model) = self.settlements(actor, leases);
-                    let seen = transaction.settle(&store).await?;
-                    let expected = self.settle_model(&model).await?;
-                    same("settle_in", &seen, &expected)?;
-                    fits &= seen.iter().all(|settled| *settled == Settled::Done);
-                    if !fits {
-                        break;
-                    }
-                }
-            }
-        }
-        let committed = match ending {
-            _ if !fits => {
-                transaction.roll_back().await?;
-                false
-            }
-            Ending::Commit => {
-                transaction.commit().await?;
-                true
-            }
-            Ending::RollBack => {
-                transaction.roll_back().await?;
-                false
-            }
-            Ending::Drop => false,
-            Ending::SettleAndCommit(leases) => {
-                let (store, model) = self.settlements(actor, leases);
-                let seen = transaction.settle_and_commit(&store).await?;
-                let expected = self.settle_model(&model).await?;
-                same("settle_and_commit", &seen, &expected)?;
-                seen.iter().all(|settled| *settled == Settled::Done)
-            }
-        };
-        if !committed {
-            (self.model, self.recorded) = before;
-        }
-        Ok(())
-    }
-
-    /// What [`AnyTransaction::settle`] answers, and what it does.
-    async fn settle_model(&self, settlements: &[Settlement]) -> CaseResult<Vec<Settled>> {
-        let leases: Vec<Lease> = settlements.iter().map(|s| s.lease.clone()).collect();
-        let extended = self.model.fork().extend(&leases, LeaseTerms::MAX).await?;
-        let settled = self.model.settle(settlements).await?;
-        let answer = |(extended, settled)| match extended {
-            Extended::LeaseLost => Settled::LeaseLost,
-            Extended::Until(_) => settled,
-        };
-        Ok(extended.into_iter().zip(settled).map(answer).collect())
-    }
-
-    async fn record_in(
-        &mut self,
-        transaction: &mut dyn AnyTransaction,
-        sent: Sent,
-        with_result: bool,
-        kept: bool,
-    ) -> CaseResult {
-        let message = self.message(sent)?;
-        let known = self.model.get(message.key()).await?;
-        let ordered = match &known {
-            Some(known) => known.ordering_key.is_some(),
-            None => message.ordering_key().is_some(),
-        };
-        if ordered && self.in_runs {
-            return Ok(());
-        }
-        let mut result = with_result.then(|| Bytes::from_static(b"recorded"));
-        let seen = transaction.record(&message, result.clone()).await?;
-        if kept && seen == Recorded::First {
-            result = Some(Bytes::from_static(b"kept"));
-            transaction
-                .keep_result(message.key(), Bytes::from_static(b"kept"))
-                .await?;
-        }
-        let begun = self.model.begin(&message, &terms(0, 50)?).await?;
-        let expected = match begun {
-            Begun::Run(leased) => {
-                let lease = leased.lease;
-                let outcome = Outcome::Processed { result };
-                let settled = self.model.settle(&[Settlement { lease, outcome }]).await?;
-                same("settlement of the model", &settled, &vec![Settled::Done])?;
-                self.recorded.insert(message.key().clone());
-                Recorded::First
-            }
-            Begun::Processed { result } => Recorded::Processed { result },
-            Begun::Busy { until } => Recorded::Busy { until },
-            Begun::Blocked => Recorded::Blocked,
-            Begun::Dead { reason } => Recorded::Dead { reason },
-            Begun::Discarded => Recorded::Discarded,
-        };
-        match (seen, expected) {
-            (Recorded::Busy { until: seen }, Recorded::Busy { until: expected }) => {
-                let what = "record, busy until";
-                self.offset.time(what, Some(seen), Some(expected))
-            }
-            (seen, expected) => same("record", &seen, &expected),
-        }
     }
 
     fn record(&self, mut seen: Record, expected: &Record) -> CaseResult {
